@@ -47,7 +47,7 @@ def local_test_of(
     Args:
         names: Names of the sets of test samples, by client.
         sets: Samples by name.
-        train: The training samples of all clients, whose shapes and dtypes the test samples need.
+        train: The training samples of all clients; test samples must have their shapes and dtypes.
         clients: Number of clients K.
 
     Raises:

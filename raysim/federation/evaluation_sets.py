@@ -1,4 +1,4 @@
-"""Evaluation sets: samples on which the global model is evaluated client by client.
+"""Evaluation sets: samples for evaluating models client by client.
 
 They are chosen once, before the first round, and travel to the workers with the federation. In a
 large population, a seeded sample of clients stands for all, which bounds the cost of evaluation.
@@ -41,14 +41,14 @@ class EvaluationSet:
     """Samples of some clients, cut into batches of whole clients.
 
     Attributes:
-        split: Origin of the samples: clients' training samples ("train"), or those of them that are
-            held out ("held_out"); test samples ("test"), those with an attack's trigger
-            ("triggered"), or those of `LocalTest` ("local", "cut").
+        split: Origin of the samples: clients' training samples ("train") or held-out samples
+            ("held_out"); test samples ("test"), test samples with an attack's trigger
+            ("triggered"), or samples of `LocalTest` ("local", "cut").
         clients: The clients [n], ascending; each has at least one sample.
         samples: Per client, by position in `clients`, the indices of its samples.
         cuts: Positions in `clients` of the batches' bounds; a batch has at most EVALUATION_ROWS
             samples, or one client.
-        change: Makes other inputs of those of the test set, with an attack's trigger say.
+        change: Changes the inputs of the test set, for example adds an attack's trigger.
     """
 
     split: SplitName
@@ -205,7 +205,7 @@ def _chosen(clients: int, seed: int) -> Indices:
 
 
 def _cuts(offsets: Indices) -> Indices:
-    """Return the bounds of batches of whole clients, whose samples begin at offsets [n+1]."""
+    """Return the bounds of batches of whole clients; their samples begin at offsets [n+1]."""
     cuts, n = [0], len(offsets) - 1
     while cuts[-1] < n:
         room = offsets[cuts[-1]] + EVALUATION_ROWS

@@ -61,9 +61,9 @@ class LocalTest:
 
     Attributes:
         indices: Per client, the indices of its samples; may be empty for some clients.
-        samples: The indexed samples; None: those of `split`.
-        split: Origin of the samples: the test set ("test"), samples of clients' own ("local"), or
-            the training set, from which they are cut ("cut").
+        samples: The indexed samples; None: the samples of `split`.
+        split: Origin of the samples: the test set ("test"), the clients' own samples ("local"), or
+            a part cut out of the training set ("cut").
     """
 
     indices: ClientIndices
@@ -83,18 +83,18 @@ class Federation:
         build: Builds the network.
         prepare: Prepares the files on a node and returns them by split; None without files.
         scoring: Loss and metrics.
-        training: Scoring whose loss is minimised, if it is not that of `scoring`.
+        training: Scoring with the minimised loss, if it differs from the loss of `scoring`.
         holdout: Divides a client's samples into training samples and held-out samples.
         local_test: Test samples of single clients, for their evaluation, if there are any.
         class_names: Name of each class number [C]; empty if classes have numbers alone.
         in_words: Whether the targets were given as these names.
         default_dtype: torch's default dtype in the driver, which each process takes.
-        start: Tensors of the model with which training starts; None: as it is built.
-        root: Numbers of the training samples that the server has for itself, if any.
-        test_rows: Numbers of the test samples that the test set has, ascending; None: all.
+        start: Tensors of the initial model; None: the tensors of the built model.
+        root: Numbers of the server's own training samples, if any.
+        test_rows: Numbers of the samples in the test set, ascending; None: all test samples.
         names: Names of the clients [K]; empty if they have numbers alone.
-        most: Most samples that are opened of a client, of the server's root samples and of a batch
-            of the test set; None: all.
+        most: Most samples to open of each client, of the server's root samples and of each batch of
+            the test set; None: all.
     """
 
     train: Split | Path
@@ -168,10 +168,10 @@ class Federation:
     def with_local_test(self, settings: Settings) -> Federation:
         """Return this federation with test samples of each client, for `evaluation.local_test`.
 
-        They are cut out of its training samples, unless clients have test samples of their own.
+        They are cut out of its training samples, unless clients have their own test samples.
 
         Raises:
-            SettingsError: clients have samples in common, so that others would train on them.
+            SettingsError: clients share samples, so other clients would train on them.
         """
         fraction = settings.evaluation.local_test
         if not fraction or self.local_test is not None:
@@ -210,9 +210,9 @@ class Federation:
         return replace(self, holdout=Holdout(fraction, seed, shared_size(self.client_indices)))
 
     def with_objective(self, local: LocalSettings) -> Federation:
-        """Return this federation with the loss that the settings have clients minimise.
+        """Return this federation with the training loss of the settings.
 
-        Balanced weights of classes are those of the whole training set, whichever clients hold it.
+        Balanced class weights are computed from the whole training set, whichever clients hold it.
         """
         weights = local.class_weights
         if isinstance(weights, str):  # balanced
@@ -258,10 +258,10 @@ class Federation:
         return f"{name}, sample {row}"
 
     def network(self, seed: int) -> nn.Module:
-        """Build the model, with weights drawn from the seed, or those with which training starts.
+        """Build the model, with weights drawn from the seed, or the weights of `start`.
 
         Raises:
-            SettingsError: those are another model's.
+            SettingsError: `start` belongs to another model.
         """
         with seeded(seed, "init"):
             built = self.build()
@@ -356,7 +356,7 @@ class BuiltModel:
 
         Args:
             settings: The settings.
-            train: Opens the training samples, of which some datasets' sizes are read.
+            train: Opens the training samples; some datasets' sizes are read from them.
 
         Raises:
             SettingsError: the dataset fails.
@@ -416,9 +416,9 @@ def from_settings(
 def _of_natural_clients(
     settings: Settings, train: Split, path: Path, indices: ClientIndices
 ) -> tuple[Indices | None, LocalTest | None]:
-    """Return the numbers of the test set's samples, None for all, and each client's own of these.
+    """Return the numbers of the test set's samples, None for all, and the clients' own samples.
 
-    Clients have own test samples where the partition says so, as those of a key do.
+    Clients have their own test samples if the partition says so, as partitions by key do.
 
     Args:
         settings: The run's settings.

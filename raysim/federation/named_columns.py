@@ -17,7 +17,7 @@ SHOWN = 8
 
 
 class ColumnOrder:
-    """Order of the columns of tables: of each part of samples, that of the first set's table."""
+    """Order of tables' columns: every table of inputs or targets takes the first table's order."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[str, Names | None]] = {}
@@ -48,8 +48,8 @@ class ColumnOrder:
             return values
         if names is None or known is None or {*names} != {*known}:
             raise DataError(
-                f"{name}: {part} have {_told(names)}, those of {first} {_told(known)}; columns are"
-                " taken by name, so that all must have the same"
+                f"{name}: {part} have {_told(names)}, but {first} has {_told(known)}; columns are"
+                " taken by name, so all must have the same"
             )
         return values.select([*known]) if hasattr(values, "column_names") else values[[*known]]
 

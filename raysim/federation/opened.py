@@ -176,7 +176,7 @@ class _Samples:
     Attributes:
         x: The inputs.
         y: The targets.
-        chosen: Numbers of the samples to which these are limited [n]; None: all N.
+        chosen: Numbers of the chosen samples [n]; None: all N.
     """
 
     x: Tensor | ConcatArray

@@ -101,8 +101,8 @@ def class_names(dataset: Dataset, paths: Mapping[str, Path]) -> tuple[str, ...]:
     """Return the name of each class number [C]; empty if classes have numbers alone.
 
     Args:
-        dataset: The dataset, which may have names of its own.
-        paths: Its prepared files; that of its labels, if it has one, comes first.
+        dataset: The dataset; may have its own names.
+        paths: Its prepared files; a file of labels takes precedence over the dataset's names.
 
     Raises:
         SettingsError: the dataset fails, or returns no names.
@@ -114,11 +114,11 @@ def class_names(dataset: Dataset, paths: Mapping[str, Path]) -> tuple[str, ...]:
 
 
 def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[int, ...], int]:
-    """Return the shape of an input and the number of classes, for which a network is built.
+    """Return the shape of an input and the number of classes, to build a network for them.
 
     Args:
         dataset: The dataset.
-        train: Opens its training samples, which say what the dataset does not.
+        train: Opens its training samples, which tell the sizes that the dataset leaves out.
 
     Raises:
         SettingsError: the dataset fails, or returns something else.

@@ -16,13 +16,14 @@ from raysim.samples.participants import Participants
 def without_root(
     indices: ClientIndices, count: int, seed: int, participants: Participants
 ) -> tuple[ClientIndices, Indices]:
-    """Return client indices without R samples drawn by the seed, and these, ascending [R].
+    """Draw R root samples by the seed; return the client indices without them, and them [R].
 
-    They are drawn from those of the participants, as nobody trains on what new clients hold. A
-    sample that several clients hold leaves all of them.
+    The root samples are ascending, and come from participants' samples, as nobody trains on the
+    samples of new clients. If several clients hold a root sample, all of them lose it.
 
     Raises:
-        SettingsError: a client would have none left, or the clients' samples are drawn on demand.
+        SettingsError: a client would have no sample left, or the partition draws clients' samples
+            on demand.
     """
     setting = f"aggregation.root={count}"
     if not isinstance(indices, ListedIndices):

@@ -175,7 +175,7 @@ def _joined(
             if kind != kinds[0]:
                 raise DataError(
                     f"{place} {row}: {part} are {_shown(kind)}; must be {_shown(kinds[0])} as"
-                    f" those of {place.rpartition(' ')[2]} 0"
+                    f" in {place.rpartition(' ')[2]} 0"
                 )
     return _by_input(inputs, join), _by_input(targets, join)
 
@@ -342,7 +342,7 @@ def _uneven(name: str, part: str, values: Any) -> str:
             return f"{name}, sample {row}: its {part} are no array: lists in it differ in length"
         if shapes[-1] != shapes[0]:
             return (
-                f"{name}, sample {row}: {part} have shape {shapes[-1]}, those of sample 0"
+                f"{name}, sample {row}: {part} have shape {shapes[-1]}, but sample 0 has"
                 f" {shapes[0]}; all samples must have one shape: pad or cut them"
             )
     return ""

@@ -23,7 +23,7 @@ from raysim.federation.samples import Inputs
 from raysim.numbers.arrays import Array
 
 MOST_EXACT = 2**24
-"""Largest whole number up to which float32 has all."""
+"""float32 represents all whole numbers up to this one."""
 
 LAYOUT = "_raysim_inputs"
 """Attribute of a module that takes rows of several inputs: their layout."""
@@ -56,10 +56,10 @@ class SeveralInputs:
         return f"a tuple of {len(self.shapes)} inputs"
 
     def attach(self, module: nn.Module) -> nn.Module:
-        """Have a module take rows of numbers, and its `forward` the inputs: by name, or in order.
+        """Unpack rows of numbers before the module's `forward`, into inputs by name or in order.
 
-        Where it is called with inputs of their own, it takes these. A module that a user's function
-        returns each time is attached to once; the last layout holds.
+        A call with separate inputs passes them on. If a user's function returns the same module
+        each time, the hook is attached once, and the last layout holds.
         """
         if not hasattr(module, LAYOUT):
             module.register_forward_pre_hook(_unpacked, with_kwargs=True)
@@ -86,7 +86,7 @@ def _unpacked(module: nn.Module, args: Any, kwargs: Any) -> Any:
 
 
 def _typed(values: Tensor, dtype: str) -> Tensor:
-    """Return values in their type; floating-point values have that of the model."""
+    """Return values in their type; floating-point values keep the model's type."""
     wanted: torch.dtype = getattr(torch, dtype)
     return values if wanted.is_floating_point else values.to(wanted)
 
@@ -108,7 +108,7 @@ def packed(inputs_by_name: Mapping[str, Inputs]) -> tuple[SeveralInputs | None, 
     for name, part in parts.items():
         if _layout(part) != _layout(parts[first]):
             raise DataError(
-                f"{name}: inputs {_shown(part)} a sample; must be as those of {first},"
+                f"{name}: a sample has the inputs {_shown(part)}; must be as in {first},"
                 f" {_shown(parts[first])}"
             )
     if not isinstance(inputs_by_name[first], dict | tuple):

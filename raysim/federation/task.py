@@ -44,7 +44,7 @@ def number_words(targets: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[
     if not worded:
         return dict(targets), ()
     if others := [name for name, y in targets.items() if name not in worded and len(y)]:
-        raise DataError(f"{others[0]}: labels are numbers, those of {worded[0]} are words")
+        raise DataError(f"{others[0]}: labels are numbers, but {worded[0]} has words")
     words = sorted({str(word) for y in targets.values() for word in y.flat})
     place: Callable[[Any], int] = {word: number for number, word in enumerate(words)}.__getitem__
     numbered = {
@@ -90,25 +90,25 @@ class Task:
         task = raysim.Task(model, clients, test, scoring)
 
     Floating-point targets [N] or [N, D] and inputs reach model and loss in the type of the model's
-    parameters: float64 if all are of that type, else float32. The run
-    records `test_loss` and `test_mae` instead of `test_accuracy`; it takes no `target_accuracy`, no
-    `evaluation.clients` and no `local.temperature`.
+    parameters: float64 if all parameters are float64, else float32. The run records `test_loss` and
+    `test_mae` instead of `test_accuracy`; it refuses `target_accuracy`, `evaluation.clients` and
+    `local.temperature`.
 
     Attributes:
         model: Function that builds the network, or a module to copy; its weights are the first
             global model.
         clients: Per client, its inputs [n_k, ...] and targets [n_k, ...], as tensors, arrays, lists
             or a DataFrame with a Series; or a torch `Dataset` of such pairs, or a `DataLoader`,
-            which is read once. Columns of DataFrames are taken by name, in the order of the first
-            client's. Several inputs are a mapping or a tuple of these, with which the
-            module's `forward` is called by name or in order: padded sequences and their mask, say.
-            Targets None are the inputs, as an autoencoder's; of several inputs they are zeros.
+            which is read once. Columns of DataFrames are taken by name, in the first client's
+            order. Several inputs, for example padded sequences and their mask, are a mapping or a
+            tuple; the module's `forward` takes them by name or in order. If targets are None, the
+            inputs are the targets, as for an autoencoder; with several inputs, zeros are.
         test: The test inputs [N, ...] and targets [N, ...] in one of these forms, or None.
-        client_tests: Per client, its own test inputs and targets, on which its deployed model is
-            evaluated; None for a client without any. Empty: no client has any.
+        client_tests: Per client, its own test inputs and targets, to evaluate its deployed model;
+            None for a client without any. Empty: no client has any.
         scoring: Loss and metrics; by default cross-entropy, accuracy and macro F1.
         class_names: Names of the classes in the order of their numbers, all different, for tables
-            and pictures; those of targets in words are the words.
+            and pictures; if targets are words, the names are the words.
     """
 
     model: Callable[[], nn.Module] | nn.Module
@@ -160,7 +160,7 @@ class _Builder:
             raise DataError(f"Task.model: cannot be built: {cause(error)}") from error
         if not isinstance(built, nn.Module):
             shown = visible(repr(built))
-            raise DataError(f"Task.model: must build a torch.nn.Module; what it built is {shown}")
+            raise DataError(f"Task.model: must build a torch.nn.Module; it built {shown}")
         return self.several.attach(built) if self.several else built
 
 
@@ -216,10 +216,10 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
 
 
 def _class_names(task: Task, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of a task's classes; `words` are those of its targets.
+    """Return the names of a task's classes; `words` are the words among its targets.
 
     Raises:
-        DataError: what is given are no names, or others than the words.
+        DataError: the given names are not different texts, or differ from the words.
     """
     if not are_names(task.class_names):
         told = visible(" ".join(repr(task.class_names).split()))
@@ -256,7 +256,7 @@ def _targets(
         return targets
     name = next(name for name, y in by_name.items() if y is None)
     if scoring.classifies or targets:
-        why = f"those of {next(iter(targets))} are given" if targets else "give Task.scoring"
+        why = f"{next(iter(targets))} has targets" if targets else "give Task.scoring"
         raise DataError(f"{name}: targets are None; {why}")
     return {n: np.zeros(len(x)) if several else x for n, x in inputs.items()}
 

@@ -1,4 +1,4 @@
-"""Types of NumPy arrays, by what they hold."""
+"""Types of NumPy arrays, by the kind of their values."""
 
 from __future__ import annotations
 

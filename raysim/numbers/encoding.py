@@ -23,18 +23,18 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Encoding:
-    """Encoding of the differences of an upload, from which their bytes follow.
+    """Encoding of the differences of an upload; determines their bytes.
 
-    Stages of the channel change one after another what they are about: a sparse one the numbers,
-    a quantiser their bits, both what is sent beside them.
+    The channel's stages change it in order: a sparse stage the number of values, a quantiser their
+    bits, and both the data sent along with the values.
 
     Attributes:
         values: Numbers that are sent.
         bits: Bits of each.
         extra: Further bytes, such as places, scales or the seed of a mask.
         numbers: Numbers that are sent with the differences, four bytes each.
-        is_shared: Whether all clients of a pass send values of the same places, so
-            that their sums have as many.
+        is_shared: Whether all clients of a pass send values at the same places, so their sum has
+            as many values as each of them.
     """
 
     values: int

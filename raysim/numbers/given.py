@@ -34,25 +34,25 @@ class Given:
 
     @classmethod
     def of_view(cls, parts: Mapping[str, Any]) -> Self:
-        """Note what a client's view gives to rules, stages and attacks, by `PARTS`."""
+        """Note the tensors in a client's view that rules, stages and attacks get, by `PARTS`."""
         return cls({f"view.{part}": parts[part] for part in PARTS})
 
     def changed(self) -> list[str]:
-        """Return the parts whose tensors have changed since, in order."""
+        """Return the parts with changed tensors, in order."""
         if (now := versions_of(self._tensors)) == self._versions:
             return []
         each = zip(self._parts, now, self._versions, strict=True)
         return [*dict.fromkeys(part for part, new, old in each if new != old)]
 
     def check_left(self, function: str, who: str = "") -> None:
-        """Check that functions have changed none of them.
+        """Check that functions have changed no tensor in place.
 
         Args:
             function: The function, or several, for the error.
             who: Their component, as in settings.
 
         Raises:
-            ChangedInputError: one has; the message names the part.
+            ChangedInputError: a tensor has changed; the message names its part.
         """
         if changed := self.changed():
             raise ChangedInputError(

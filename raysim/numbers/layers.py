@@ -34,7 +34,7 @@ class WeightLayer:
         weights: Names of its own weights, without biases.
         parameters: Names of all parameters that belong to it.
         buffers: Names of all buffers that belong to it.
-        others: Paths of the modules besides its own that have tensors.
+        others: Paths of the other modules that have some of the tensors.
     """
 
     path: str

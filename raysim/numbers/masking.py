@@ -7,12 +7,12 @@ k adds words of 64 bits to the integers v_k of its upload, its weight included:
               + PRG(b_k)      mod 2^64
 
 PRG is AES-128 in counter mode, as in Bonawitz et al., section 4. s_kj is the seed of a pair, b_k
-the client's own. The masks of a pair cancel in the sum. For clients that are lost the server
-rebuilds s_kj with each neighbour that is not, for all others b_k, and never both of a client: with
-both it would see v_k.
+the client's own seed. The masks of a pair cancel in the sum. For a lost client k the server
+rebuilds the seeds s_kj of its pairs with present neighbours, for a present client its b_k. It never
+rebuilds both for one client: with both it would see v_k.
 
-A sum of some clients' y_k has the masks of pairs with others, and own ones. Those of pairs within
-it are never drawn, as they cancel; the words are the same.
+A sum of some clients' y_k contains the clients' own masks and the masks of their pairs with other
+clients. Masks of pairs within the sum cancel, so they are never drawn; the words are the same.
 
 Legend: n clients of a pass, k neighbours of each.
 """
@@ -47,13 +47,13 @@ _ZEROS = memoryview(bytes(8 * BLOCK))
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Statement that of a pass's clients the server sees sums alone, and what that costs them.
+    """Statement that the server sees only sums of a pass's clients, and the clients' cost of it.
 
     Attributes:
         neighbours: k, an even number of neighbours of each client; None: all others.
-        bits: Bits of a word of a deployment's modulus, in which every value is sent.
-        threshold: Share of the holders of a secret, a client and its neighbours, above which they
-            can rebuild it.
+        bits: Bits of a word of a deployment's modulus; every value is sent in one word.
+        threshold: Share of a secret's holders, a client and its neighbours; more holders than this
+            can rebuild the secret.
     """
 
     neighbours: int | None
@@ -75,7 +75,7 @@ class SecureSum:
         return floor(self.threshold * (self.degree(clients) + 1)) + 1
 
     def beside(self, clients: int) -> Traffic:
-        """Return what one of n clients sends and receives besides masked values and the model.
+        """Return the traffic of one of n clients besides masked values and the model.
 
         It sends keys, a share of its two secrets to each neighbour, one of each holder's to the
         server, and its weight; it receives its neighbours' keys and shares. The trips: public keys,
@@ -90,8 +90,8 @@ class Rebuilt(NamedTuple):
     """Secrets that the server rebuilds to unmask a sum.
 
     Attributes:
-        own: The clients whose own seed it rebuilds: those present.
-        pairs: Pairs of a client that is present and a neighbour that is lost.
+        own: The present clients; the server rebuilds their own seeds.
+        pairs: Pairs of a present client and a lost neighbour.
     """
 
     own: tuple[int, ...]
@@ -118,9 +118,9 @@ class Masks:
         """Add the masks of the sum of some clients to its words, modulo 2^64, in place.
 
         Args:
-            totals: The words of the sum, whose masks go on from one array to the next.
-            clients: The clients that are summed.
-            sign: -1 takes the masks off again.
+            totals: The words of the sum; a mask goes on from one array to the next.
+            clients: The summed clients.
+            sign: -1 removes the masks.
         """
         rebuilt = self.rebuilt(clients)
         streams = [(self._words("own", client), sign) for client in rebuilt.own]
@@ -186,9 +186,9 @@ class Masks:
 
 
 def words_of(total: ExactSum) -> list[Integers]:
-    """Return the totals of floats, dtype by dtype in a fixed order, to be changed in place.
+    """Return the totals of floats, dtype by dtype in a fixed order, to change in place.
 
-    A change modulo 2^64 can be taken back in any sum to which they are merged.
+    A change modulo 2^64 can be undone in any sum that the totals are merged into.
     """
     kinds = total.totals()
     floats = [dtype for dtype in kinds if dtype.is_floating_point or dtype.is_complex]

@@ -1,7 +1,7 @@
 """Random streams: generators keyed by (seed, purpose, keys...), the source of every draw.
 
-A stream depends on its key alone, never on what was drawn before it, so the order in which clients
-train, and where, cannot change a result.
+A stream depends on its key alone, never on earlier draws, so neither the order in which clients
+train nor their place can change a result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def torch_seed(seed: int, purpose: str, *keys: int) -> int:
 def sample_cohort(generator: np.random.Generator, clients: int, size: int) -> list[int]:
     """Return `size` distinct client ids, uniform without replacement, ascending.
 
-    The cost is that of the cohort, not of the population.
+    The cost grows with the cohort, not with the population.
     """
     return sorted(generator.choice(clients, size=size, replace=False, shuffle=False).tolist())
 

@@ -89,7 +89,7 @@ class Bindings:
         return {**tensors, **{s.path: tensors[s.name] for s in self._slots if s.name in tensors}}
 
     def rebound_among(self, places: Tensors, tensors: Tensors) -> dict[str, Tensor]:
-        """Return what `rebound` does, after a call of the module with tensors other than its own.
+        """Return the result of `rebound` after a call of the module with other tensors.
 
         Args:
             places: Result of `places`, after the call.
@@ -124,7 +124,7 @@ class Bindings:
         """Check that parameters are the same tensors, and share the memory of their aliases.
 
         Raises:
-            RunError: `forward` replaced a parameter, whose steps would be lost.
+            RunError: `forward` replaced a parameter, so its steps would be lost.
         """
         for name, owner, key in self._parameter_slots:
             now = getattr(owner, key)

@@ -208,17 +208,17 @@ class ClientTraining:
             return loss, reported_objective(self.rules, self.states, value)
 
     def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return what `direction` does, with only the gradient recorded if it can be."""
+        """Return the result of `direction`; only the gradient is recorded, if possible."""
         taken = self.recorded and self.recorded.take(self.guarded_gradient, batch)
         taken = taken or self.differentiate(self.view, batch)
         return self.direction(self.view, taken, batch, states)
 
     def guarded_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return what `direction` does, for a view that refuses reads of its other parts."""
+        """Return the result of `direction`, for a view that refuses reads of its other parts."""
         return self.direction(self.guarded, self.guarded_gradient(batch), batch, states)
 
     def guarded_gradient(self, batch: Batch, states: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
-        """Return what `differentiate` does, for such a view."""
+        """Return the result of `differentiate`, for the same view."""
         return self.differentiate(self.guarded, batch)
 
     def direction(

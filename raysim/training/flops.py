@@ -5,9 +5,9 @@ counted as the method runs them; `Rules.finish` is counted with its client's sam
 matrix products and convolutions, an M x K matrix times a K x N matrix as 2*M*K*N.
 
 The FLOPs of a step are a quadratic polynomial in the batch size (a loss may compare all pairs of
-samples), the FLOPs of `finish` in the client's samples: three counts determine it. Where they
-depend on values, of a client's state say, the client on which they are counted first decides:
-checkpoints seal the counts.
+samples), the FLOPs of `finish` in the client's samples: three counts determine it. If FLOPs depend
+on values, for example of a client's state, the first counted client decides; checkpoints seal the
+counts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class KindFlops:
         step: FLOPs of a step, by the samples of its batch.
         finish: FLOPs before and after the steps, by the client's samples.
         bytes_up: Bytes that a client sends.
-        differences: Layout of what stages of the channel change of it.
+        differences: Layout of the tensors in an upload that the channel's stages change.
     """
 
     step: Polynomial
@@ -76,7 +76,7 @@ class KindFlops:
 
     @classmethod
     def of_json(cls, values: list[Any]) -> KindFlops:
-        """Return what `to_json` returned."""
+        """Undo `to_json`."""
         step, finish, bytes_up, layout = values
         entries = ((n, DTYPES[dtype], torch.Size(shape)) for n, dtype, shape in layout)
         return cls(
@@ -110,15 +110,15 @@ class KindFlops:
 
 
 class FlopCounter:
-    """Counter of the FLOPs of passes, on a network of its own."""
+    """Counter of the FLOPs of passes, on its own copy of the network."""
 
     def __init__(self, network: nn.Module, local: LocalSettings, *, layouts: bool = True) -> None:
         """Create a counter without counts.
 
         Args:
-            network: The network, which is copied.
+            network: The network, to copy.
             local: Settings of local training.
-            layouts: Whether stages of the channel need the layout of what they change.
+            layouts: Whether the channel has stages, which need the layout of what they change.
         """
         self._layouts = layouts
         whole = local.model_copy(update={"batch_size": "full"})
@@ -137,7 +137,7 @@ class FlopCounter:
         return {key: kind.to_json() for key, kind in sorted(self._known.items())}
 
     def restore(self, counts: Mapping[str, list[Any]]) -> None:
-        """Take over kinds that an interrupted run has counted, on clients and values of its own."""
+        """Take over the counts of an interrupted run, which it took on its own clients."""
         self._known |= {key: KindFlops.of_json(kind) for key, kind in counts.items()}
 
     def kind(self, pass_: Pass, job: ClientJob) -> KindFlops:

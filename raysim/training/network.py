@@ -53,7 +53,7 @@ class Network(nn.Module):
         """Move to a device, in the memory layout with the fastest convolutions there.
 
         On a CPU channels-last saves a quarter of a plain CNN's step and adds a fifth to a step of
-        ResNet-18 (`tests/benchmarks/layout.py`), whose 512 channels on maps of one pixel it slows.
+        ResNet-18 (`tests/benchmarks/layout.py`): it slows 512 channels on maps of one pixel.
         """
         convolves = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         if device.type == "cpu" and convolves and not self.has_batchnorm:
@@ -144,7 +144,7 @@ class Network(nn.Module):
         return super().train(mode)
 
     def train_only(self, trainable: frozenset[str] | None) -> None:
-        """Enter training mode; modules whose own parameters are all frozen stay in evaluation."""
+        """Enter training mode; modules with all their own parameters frozen stay in evaluation."""
         if self._trains == (trainable,):
             return  # saves a walk through all modules for every client
         self.train()
@@ -257,10 +257,10 @@ def score(
 ) -> tuple[tuple[float, ...], tuple[Array, ...]]:
     """Return the sums of the losses, and the predictions [n, ...]; the outputs, too, if wanted.
 
-    The losses are those of the outputs divided by each of the divisors.
+    Each divisor has its own loss, of the outputs divided by it.
 
-    The device is waited for once, at the end, so that it does not idle between batches. The network
-    runs on copies, which took 1% of the time of a network of two layers.
+    The function waits for the device once, at the end, so the device does not idle between batches.
+    The network runs on copies of the inputs, which took 1% of the time of a network of two layers.
     """
     losses: list[Tensor] = []
     arrays: list[tuple[Tensor, ...]] = []

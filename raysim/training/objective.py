@@ -58,7 +58,7 @@ def inner_product(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor
 
 
 def reported_objective(rules: Rules, states: Mapping[str, Tensors], value: Tensor) -> Tensor:
-    """Return the objective plus the terms whose gradients the transforms add."""
+    """Return the objective plus the transforms' terms; the transforms add their gradients."""
     for transform in rules.transforms:
         if transform.term:
             value = value + states[transform.name][transform.term]

@@ -21,9 +21,9 @@ READS = frozenset(
         *(Tensor.apply_, Tensor.map_, Tensor.map2_),
     }
 )
-"""Functions by which Python reads or sets a tensor's values without an operation.
+"""Functions of Python that read or set a tensor's values without an operation.
 
-Further ones are recognised by their result: a string, bytes or an array.
+Other such functions are recognised by their result: a string, bytes or an array.
 """
 SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 """Replaces the memory of a tensor, which is no operation either."""
@@ -69,8 +69,8 @@ view where xlogy zeros zeros_like
 TESTED = frozenset(f"aten::{name}" for name in _NAMES.split())
 """Operations with the same bits on tensors with and without gradient (`tests/training`).
 
-A script runs all of them on tensors without. An operation that stands for a whole layer may choose
-others by it, as that of an encoder layer does, and two batches need not show it.
+A script runs all of them on tensors without gradient. An operation for a whole layer, as of an
+encoder layer, may run other code with a gradient, and two batches need not show it.
 """
 CONSTANT = bool | int | float | str | torch.dtype | torch.layout | torch.memory_format | None
 

@@ -40,7 +40,7 @@ Step = Callable[[Batch, Sequence[Tensor]], Sequence[Tensor]]
 Script = Callable[..., Sequence[Tensor]]
 
 STEPS_BEFORE = 100
-"""Steps on batches of one shape before a script is written, which costs what they would save."""
+"""Steps on batches of one shape before a script is written: writing costs what they would save."""
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 """Modules that in evaluation mode take another path while their functions are watched."""
 MAX_KINDS = 32
@@ -260,7 +260,7 @@ class _StepSnapshot:
         for now, tensor, value in zip(self._given, self._tensors, tensors, strict=True):
             if now.data_ptr() != tensor.data_ptr():
                 now.data = tensor
-            if not torch.equal(tensor, value):  # others may read what no step changes
+            if not torch.equal(tensor, value):  # others may read a tensor that no step changes
                 tensor.copy_(value)
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)

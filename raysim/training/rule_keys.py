@@ -67,7 +67,7 @@ def _path(thing: Any) -> tuple[str, str] | None:
 
 
 def _key_of_argument(value: Any) -> Hashable | None:
-    """Return the key of what a partial function is given: a function, a constant, or several."""
+    """Return the key of a partial function's argument: a function, a constant, or several."""
     if isinstance(value, tuple):
         keys = [*map(_key_of_argument, value)]
         return None if None in keys else tuple(keys)

@@ -1,12 +1,12 @@
 """Average of the parameters over the last local steps of clients (`local.tail_average`).
 
 Source: Jain, Kakade, Kidambi, Netrapalli and Sidford, "Parallelizing Stochastic Gradient Descent
-for Least Squares Regression", JMLR 18(223), 2018: the mean of the iterates behind the first s.
+for Least Squares Regression", JMLR 18(223), 2018: the mean of the iterates after the first s.
 
     w_k <- 1/n * sum of the parameters after each of the last n steps      n = ceil(share * steps)
 
-Buffers (BatchNorm statistics), the optimizer's state and that of transforms stay those of the last
-step.
+Buffers (BatchNorm statistics), the optimizer's state and the transforms' states are not averaged;
+they keep their values after the last step.
 
 Legend: K clients of a stack.
 """

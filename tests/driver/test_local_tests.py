@@ -225,7 +225,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
         [(X[:, :5], Y)] + [None] * 5,
         r"Task.client_tests, client 0: inputs float32\[5\] a sample; must be float32\[12\], as in",
     ),
-    "labels in columns": ([(X, Y[:, None])] + [None] * 5, "client 0: targets .* no class numbers"),
+    "labels in columns": ([(X, Y[:, None])] + [None] * 5, "client 0: targets .* not class numbers"),
     "negative": ([(X, Y - 5)] + [None] * 5, "Task.client_tests, client 0: labels must be class"),
     "unknown class": ([(X, Y + 7)] + [None] * 5, "client 0, sample 0: label 7; the model"),
 }

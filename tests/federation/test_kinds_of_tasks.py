@@ -330,12 +330,12 @@ REFUSED = {
     "another name": (
         "sequences and masks",
         lambda: [*draws_of("sequences and masks")[:2], ({"words": np.zeros((1, 7), int)}, [0])],
-        "client 2: inputs words[7] a sample; must be as those of client 0, words[7], mask[7], age",
+        "client 2: a sample has the inputs words[7]; must be as in client 0, words[7], mask[7]",
     ),
     "another length": (
         "sequences and masks",
         lambda: other("sequences and masks", words=np.zeros((24, 9), int)),
-        "client 1: inputs words[9]",
+        "client 1: a sample has the inputs words[9]",
     ),
     "not as many": (
         "sequences and masks",
@@ -355,7 +355,7 @@ REFUSED = {
     "some targets": (
         "autoencoder",
         lambda: [*draws_of("autoencoder")[:2], (np.zeros((3, 6), np.float32), np.zeros(3))],
-        "client 0: targets are None; those of client 2 are given",
+        "client 0: targets are None; client 2 has targets",
     ),
     "targets of classes": (
         "sequences and masks",

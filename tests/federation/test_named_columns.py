@@ -57,18 +57,18 @@ def test_columns_are_in_the_order_of_the_first_client(give):
 
 @pytest.mark.parametrize("give", GIVEN.values(), ids=GIVEN)
 def test_other_columns_are_refused(give):
-    says = r"inputs have the columns age, weight, those of client 0.* the columns age, dose; .*name"
+    says = r"inputs have the columns age, weight, but client 0.* has the columns age, dose; .*name"
     with pytest.raises(DataError, match=f"^client 1.*: {says}"):
         read([give(AGE_FIRST), give(RENAMED)])
-    with pytest.raises(DataError, match=r"^client 1.*: inputs have the columns age, those"):
+    with pytest.raises(DataError, match=r"^client 1.*: inputs have the columns age, but"):
         read([give(AGE_FIRST), give(AGE_FIRST[["age"]])])
 
 
 @pytest.mark.parametrize(
     ("first", "second", "says"),
     [
-        (AGE_FIRST, AGE_FIRST.to_numpy(), "have no names of columns, those of client 0 the column"),
-        (AGE_FIRST.to_numpy(), AGE_FIRST, "those of client 0 no names of columns; columns are tak"),
+        (AGE_FIRST, AGE_FIRST.to_numpy(), "have no names of columns, but client 0 has the column"),
+        (AGE_FIRST.to_numpy(), AGE_FIRST, "but client 0 has no names of columns; columns are tak"),
         (AGE_FIRST, pd.concat([AGE_FIRST, AGE_FIRST], axis=1), "two columns .* are named age"),
     ],
     ids=["an array", "a table after an array", "a name twice"],

@@ -121,9 +121,9 @@ NAMES = ("client 0", "client 1", "test")
 REFUSED = {
     "dictionary": (
         ({"a": X, "b": X}, Y),
-        r"client 1: inputs a\[4\], b\[4\] a sample; must be as those of client 0, \[4\]",
+        r"client 1: a sample has the inputs a\[4\], b\[4\]; must be as in client 0, \[4\]",
     ),
-    "mapping": ((UserDict(a=X), Y), r"client 1: inputs a\[4\] a sample; must be as those"),
+    "mapping": ((UserDict(a=X), Y), r"client 1: a sample has the inputs a\[4\]; must be as"),
     "ragged": (
         ([row[: k % 3 + 1] for k, row in enumerate(X)], Y),
         r"client 1, sample 1: inputs",
@@ -193,7 +193,7 @@ REFUSED = {
         "client 1, sample 3, column 2: the input is not finite",
     ),
     "words and numbers": ((X, [0, *"ababa"]), "client 1, sample 0: its label 0 is no word"),
-    "numbers": ((X, Y), "client 1: labels are numbers, those of client 0 are words"),
+    "numbers": ((X, Y), "client 1: labels are numbers, but client 0 has words"),
     "other": (TensorDataset(torch.tensor(X)), "client 1, sample 0: must be a pair .* tuple of 1"),
 }
 
@@ -403,18 +403,18 @@ BOTH = {"x": X[0], "age": 1.0}
 UNLIKE = {
     "a key": (
         Given((BOTH, 0), (BOTH, 0), ({"x": X[0]}, 0)),
-        "sample 2: inputs are a mapping of x; must be a mapping of age, x as those of sample 0",
+        "sample 2: inputs are a mapping of x; must be a mapping of age, x as in sample 0",
     ),
     "no mapping": (Given((BOTH, 0), (X[0], 0)), "sample 1: inputs are a single value; must be a"),
     "fewer": (Given(((1, 2), 0), ((1, 2, 3), 0)), "sample 1: inputs are a tuple of 3; must be a"),
     "no target": (
         Given((X[0], 0), (X[0], None)),
-        "sample 1: targets are None; must be a single value as those of sample 0",
+        "sample 1: targets are None; must be a single value as in sample 0",
     ),
     "a target": (Given((X[0], None), (X[0], 0)), "sample 1: targets are a single value; must be N"),
     "a batch": (
         DataLoader(Given((BOTH, 0), (X[0], 0)), 1, collate_fn=lambda pairs: pairs[0]),
-        "batch 1: inputs are a single value; must be a mapping of age, x as those of batch 0",
+        "batch 1: inputs are a single value; must be a mapping of age, x as in batch 0",
     ),
 }
 

@@ -86,8 +86,8 @@ class Uncopied(nn.Linear):
     [
         (nn.Linear, r"cannot be built: TypeError: .*missing 2 required positional arguments"),
         (Uncopied(12, 3), r"cannot be built: RuntimeError: a b \(test_task\.py, line \d+\)"),
-        (lambda: None, "must build a torch.nn.Module; what it built is None"),
-        (lambda: nn.Linear, "must build a torch.nn.Module; what it built is <class 'torch.nn"),
+        (lambda: None, "must build a torch.nn.Module; it built None"),
+        (lambda: nn.Linear, "must build a torch.nn.Module; it built <class 'torch.nn"),
     ],
 )
 def test_a_model_that_cannot_be_built_is_named(tmp_path, model, problem):

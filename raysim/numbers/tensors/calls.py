@@ -15,15 +15,15 @@ from raysim.numbers.tensors.sets import Tensors
 
 
 def call_at(network: nn.Module, tensors: Tensors, x: Tensor) -> Any:
-    """Return what a network returns for inputs x at given tensors.
+    """Return a network's outputs for inputs x at given tensors.
 
     Args:
-        network: The network, whose own tensors are not read.
+        network: The network; its own tensors are not read.
         tensors: All its parameters and buffers; shared ones by at least one of their names.
         x: The inputs, which the network may change.
 
     Raises:
-        RuntimeError: tensors are missing, or are none of the network's.
+        RuntimeError: tensors are missing, or do not belong to the network.
     """
     return functional_call(network, dict(tensors), (x,), strict=True)
 

@@ -42,7 +42,7 @@ All at once, 0.2M values took 1.2 times as long, 11M values 2.3 times.
 ROUNDER = 1.5 * 2.0**52
 """Addend that rounds a float64 x, |x| at most 2^51, to an integer in the last bits of the sum.
 
-The bits, taken as an integer, are then those of ROUNDER plus that integer; ties go to even.
+The sum's bits, read as an integer, are the bits of ROUNDER plus that integer; ties go to even.
 """
 ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 LIMIT = 1.3e5
 """Largest magnitude in a tensor's finest sum, k = 0."""
 STEP = 16
-"""Bits by which the sum k + 1 is coarser than the sum k."""
+"""The sum k + 1 is this many bits coarser than the sum k."""
 
 
 def by_magnitude(flat: Tensor) -> dict[int, Tensor]:

@@ -1,8 +1,8 @@
 """Totals of an exact sum in six bytes each, for the network.
 
 If a mean times the summed clients' weight is below 2 in magnitude, the upper two bytes of an int64
-total hold only its sign. Totals that need these bytes travel whole, beside the others; all do if
-many need them.
+total hold only its sign. Totals that need these bytes travel whole, after the others; if many need
+them, all travel whole.
 """
 
 from __future__ import annotations

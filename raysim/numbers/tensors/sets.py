@@ -1,4 +1,4 @@
-"""Named tensors, and the flat buffers in which they travel.
+"""Named tensors, and flat buffers for their transport.
 
 `Tensors` is one named set (a model, a control variate); `Groups` names several such sets. For
 transport a set is packed into one flat buffer per dtype: one copy in, aligned views out.
@@ -36,7 +36,7 @@ def only(tensors: Tensors, names: Collection[str]) -> dict[str, Tensor]:
 
 
 def without(tensors: Tensors, names: Collection[str]) -> dict[str, Tensor]:
-    """Return the tensors that have none of the names."""
+    """Return the tensors except the named ones."""
     return {name: tensor for name, tensor in tensors.items() if name not in names}
 
 
@@ -75,7 +75,7 @@ def as_real(tensor: Tensor) -> Tensor:
 
 def like(values: Tensor, tensor: Tensor) -> Tensor:
     """Undo `as_real`: return values as complex if a tensor is complex."""
-    # a slice of a flat vector may begin at an odd place, of which no complex view can be taken
+    # a slice of a flat vector may begin at an odd place, where torch allows no complex view
     return torch.complex(*values.unbind(-1)) if tensor.is_complex() else values
 
 

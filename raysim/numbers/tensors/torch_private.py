@@ -201,7 +201,7 @@ def compile_script(source: str, name: str) -> Callable[..., Sequence[Tensor]]:
 
 @contextmanager
 def without_mkldnn() -> Iterator[None]:
-    """Run the body without oneDNN, whose fused LSTM is one operation that torch does not count."""
+    """Run the body without oneDNN: its fused LSTM is one operation that torch does not count."""
     if _has_mkldnn is None or _set_mkldnn is None:
         with torch.backends.mkldnn.flags(enabled=False):  # torch warns of TF32 even without it
             yield

@@ -61,7 +61,7 @@ def stacked_batches(
 def _batches_of_steps(
     jobs: Sequence[ClientJob], bounds: Sequence[Bounds], count: int
 ) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
-    """Yield the batches of `count` steps, where each client ends its epochs at steps of its own."""
+    """Yield the batches of `count` steps; clients end their epochs at different steps."""
     device, epochs = jobs[0].data.y.device, [*map(iterate_epochs, jobs, bounds)]
     taken = [[own[step % len(own)] for step in range(count)] for own in bounds]
     sizes = batch_sizes(taken)

@@ -39,7 +39,7 @@ NO_MEMORY = "there is no memory for their tensors"
 
 
 class GraphRecorder:
-    """Records steps as CUDA graphs until one recording fails, whose tensors are then undefined.
+    """Records steps as CUDA graphs until a recording fails; its tensors are then undefined.
 
     Attributes:
         stream_context: Returns the context for training a group.
@@ -100,7 +100,7 @@ class GraphedSteps:
         self._recordings: dict[str, Step] = {}
 
     def __call__(self, inputs: Inputs, repeats: int) -> Outputs:
-        """Take a step on inputs whose shapes occur `repeats` times in this group.
+        """Take a step on inputs; their shapes occur `repeats` times in this group.
 
         The result is valid until the next call.
         """
@@ -139,7 +139,7 @@ class CudaRecording:
                 cause = " ".join(str(error).partition("\n")[0].split())
                 raise MachineError(
                     f"a step ends its recording as a CUDA graph ({cause}), after which torch cannot"
-                    " be relied on in this process: start anew with engine.vectorize=0, which"
+                    " be relied on in this process: start again with engine.vectorize=0, which"
                     " records none"
                 ) from error
             if WAITS in str(error):
@@ -199,7 +199,7 @@ def _caller(error: BaseException) -> str:
 
 @cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream on which this process records steps.
+    """Return the stream for recording this process's steps.
 
     Freed memory is not shared between streams, and cuBLAS keeps a workspace for each.
     """

@@ -1,8 +1,8 @@
 """Part of a stack's step before the momentum, as a function of tensors.
 
 Groups of one kind differ only in tensors, so the recording of one group can be replayed for the
-next ones, once their tensors are copied into the recorded ones. The momentum and the move itself,
-whose rate changes by round, are a few launches and not recorded.
+next ones, once their tensors are copied into the recorded ones. The momentum and the move itself
+are a few launches, and the move's rate changes by round; neither is recorded.
 
 Legend: K clients.
 """
@@ -54,8 +54,8 @@ class StackedStep:
         rules: The rules of local training.
         trainable: Setting of the trained parameters, as of a pass.
         names: Names of the trained parameters.
-        update: Clips gradients, and adds the weight decay; not the group's, whose slots a kept step
-            would outlive.
+        update: Clips gradients, and adds the weight decay. It is not the group's update: a kept
+            step would outlive the slots of that one.
         momentum: Whether transforms after the momentum are left to the caller.
         scoring: Compares outputs with targets.
         loss_is_objective: Whether the loss at T=1 is the objective.
@@ -245,7 +245,7 @@ class StackedStep:
     def _at(self, tensors: Tensors, x: Tensor) -> Outputs:
         """Return the outputs at given tensors, as `SequentialTrainer.at`.
 
-        Without a change of memory layout, for which tensors of a stack cannot be copied.
+        The memory layout stays: tensors of a stack cannot be copied into another.
         """
         frozen = self.sequential.frozen
         with torch.no_grad(), self.sequential.autocast():

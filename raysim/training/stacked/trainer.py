@@ -1,6 +1,6 @@
 """Local training of several clients at once, with stacked tensors and common steps.
 
-For devices on which a small network's step is launch-bound: K clients cost about as many launches
+On some devices a small network's step is launch-bound: there K clients cost about as many launches
 as one. Missing steps and batches of a client are padded and masked, so its result equals the
 sequential trainer's up to rounding. With dropout it is another draw of the same distribution.
 
@@ -125,7 +125,7 @@ class StackedTrainer:
 
 
 class _StackedTraining:
-    """Training of clients whose tensors have the same names and shapes."""
+    """Training of clients with the same tensor names and shapes."""
 
     def __init__(self, trainer: StackedTrainer, jobs: Sequence[ClientJob]) -> None:
         self.jobs, job = jobs, jobs[0]

@@ -17,7 +17,7 @@ from raysim.numbers.tensors import Groups
 from raysim.training.update import Update, scaled_to
 
 ELEMENTWISE = "raysim.optimizers."
-"""Prefix of modules whose directions need no `vmap`: an element's depends on that element alone."""
+"""Prefix of modules with elementwise directions, which need no `vmap`."""
 
 
 class StackedUpdate(Update):
