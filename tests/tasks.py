@@ -16,7 +16,7 @@ from raysim.testing.tasks import SmallNet, samples
 torch.set_num_threads(1)
 
 EQUAL = (40,) * 6
-UNEQUAL = (1, 3, 160, 17, 40, 80)
+UNEQUAL = (1, 3, 96, 17, 24, 48)
 
 
 class RawUnits(nn.Flatten):

@@ -175,7 +175,7 @@ def test_training_with_a_holdout_is_training_without_these_samples(tmp_path, tog
         for name in ("held", "without")
     ]
     assert tables[0].equals(tables[1])
-    assert {1, 2, 128, 14, 32, 64} == set(tables[0]["samples"].to_pylist())
+    assert {1, 2, 14, 19, 38, 77} == set(tables[0]["samples"].to_pylist())
 
 
 @pytest.fixture(scope="module")

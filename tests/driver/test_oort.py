@@ -97,7 +97,7 @@ def test_oort_is_quicker_than_a_uniform_cohort(tmp_path):
     assert seconds[0] < 0.7 * seconds[1]
 
 
-def test_actors_have_the_bytes_and_times_of_the_inline_run(tmp_path, shared_ray):
+def test_actors_have_the_bytes_and_times_of_the_inline_run(tmp_path, resident_actors):
     """Under Oort, partial work and drop-outs."""
     chosen = {
         "clock.policy": "partial",

@@ -111,7 +111,7 @@ class Made(SmallNet):
         return super().forward(x) * torch.full((3,), 0.1)
 
 
-@pytest.mark.usefixtures("float64_by_default")
+@pytest.mark.usefixtures("float64_by_default", "resident_actors")
 def test_a_default_type_of_torch_holds_for_the_run(tmp_path):
     """In the forward pass, too, on actors, and where the caller has another one meanwhile."""
     task = make_task(EQUAL, Made)
@@ -180,7 +180,7 @@ def test_a_run_in_another_type_can_be_resumed(tmp_path, model):
 
 
 @pytest.mark.parametrize("model", [Double, Waves])
-def test_actors_train_in_the_same_type(tmp_path, model):
+def test_actors_train_in_the_same_type(tmp_path, resident_actors, model):
     task = make_task(EQUAL, model)
     for backend in ("inline", "ray"):
         chosen = {"method.name": "scaffold", "engine.backend": backend, "engine.actors": 2}

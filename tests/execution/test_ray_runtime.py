@@ -307,7 +307,7 @@ def notes_of(settings: Settings) -> list[str]:
     return [note for note in notes.notes if note.startswith("engine.gpus_per_actor=0")]
 
 
-def test_a_run_says_that_it_leaves_gpus_unused(tmp_path, shared_ray):
+def test_a_run_says_that_it_leaves_gpus_unused(tmp_path, resident_actors):
     (line,) = notes_of(make_settings(tmp_path / "1", rounds=1, **{"engine.backend": "ray"}))
     assert line == (
         "engine.gpus_per_actor=0: training on the CPU, and leaving GPUs unused: 2;"

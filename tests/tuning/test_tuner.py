@@ -156,7 +156,7 @@ def test_a_dry_run_counts_the_slots_that_fit(tmp_path, shared_ray):
     assert [count_slots(settings, jobs) for jobs in (None, 3)] == [4, 3]
 
 
-def test_a_study_says_once_that_it_leaves_gpus_unused(tmp_path, shared_ray):
+def test_a_study_says_once_that_it_leaves_gpus_unused(tmp_path, resident_actors):
     search = make_search(tmp_path, rounds=1)
     tuner = make_tuner(search, tmp_path)
     tuner.run(2, 1)
