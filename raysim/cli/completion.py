@@ -2,7 +2,7 @@
 
 `raysim --install-completion` installs it. Words come from `completion.json` in this folder, since
 a completion must not import torch, as the registries do. `python -m raysim.cli.completion` writes
-the file anew, and a test compares it with them.
+the file again, and a test compares it with the registries.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def complete_override(context: typer.Context, incomplete: str) -> list[str]:
     bash splits words at `=`: there the value alone is completed.
     """
     before = _before(context)
-    if not incomplete and before and before[-1] in _settings(before, context):  # behind its "="
+    if not incomplete and before and before[-1] in _settings(before, context):  # after its "="
         return _values(before[-1], "", before, context)
-    if before == ["="]:  # behind the setting of an option
+    if before == ["="]:  # after the setting of an option
         return []
     if before[-1:] == ["="]:
         return _values(before[-2], incomplete, before, context)
@@ -71,7 +71,7 @@ def complete_override(context: typer.Context, incomplete: str) -> list[str]:
         return [f"{key}={each}" for each in _values(key, value, before, context)]
     settings = _settings(before, context)
     keys = [key for key in settings if key.startswith(incomplete)]
-    if len(keys) == 1:  # with its values, or else the shell would put a space behind the "="
+    if len(keys) == 1:  # with its values, or else the shell would put a space after the "="
         return [f"{keys[0]}=", *(f"{keys[0]}={value}" for value in settings[keys[0]])]
     return [f"{key}=" for key in keys]
 
@@ -93,7 +93,7 @@ def _start(context: typer.Context) -> str:
 
 
 def _is_dataset(start: str) -> bool:
-    return start.startswith(DATASET.rstrip("="))  # bash gives the "=" as a word of its own
+    return start.startswith(DATASET.rstrip("="))  # bash gives the "=" as a separate word
 
 
 def _values(key: str, begun: str, before: list[str], context: typer.Context) -> list[str]:
@@ -106,9 +106,9 @@ def _values(key: str, begun: str, before: list[str], context: typer.Context) -> 
 
 
 def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[str]]:
-    """Return values by setting: of a run, and of the components that are named.
+    """Return values by setting: of a run, and of the named components.
 
-    A resumed run has only settings that may change; those that only grow start at their value.
+    A resumed run has only settings that may change; growing settings start at their recorded value.
     """
     words = known_words()
     if context.info_name == "resume":
@@ -117,7 +117,7 @@ def _settings(before: Iterable[str], context: typer.Context) -> dict[str, list[s
         }
         run = context.params.get("run_dir")
         recorded: dict[str, Any] = {}
-        with suppress(OSError, ValueError):  # of what is no run
+        with suppress(OSError, ValueError):  # the folder is not a run
             recorded = json.loads(Path(run or "", "config.json").read_text(encoding="utf-8"))
         keys = filter(may_grow, known_words()["settings"])
         return changed | {key: [str(recorded[key])] if key in recorded else [] for key in keys}

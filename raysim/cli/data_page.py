@@ -35,11 +35,11 @@ class ClientCounts:
 
     Attributes:
         sizes: Samples per client [K].
-        clients: Clients whose classes were counted [n]: all, or evenly spaced ones if too many.
+        clients: The counted clients [n]: all, or evenly spaced clients if there are too many.
         counts: Samples per class of `clients` [n, C].
         samples: Number of samples of the training set.
-        names: Names of all clients [K]; empty if they have numbers alone.
-        words: Names of the classes [C]; empty if they have numbers alone.
+        names: Names of all clients [K]; empty if clients have only numbers.
+        words: Names of the classes [C]; empty if classes have only numbers.
     """
 
     sizes: Indices

@@ -1,4 +1,4 @@
-"""Documents of `raysim list --json`: what its pages say, as plain values."""
+"""Documents of `raysim list --json`: the content of its pages as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `raysim new`: a component or a task in a file of your own that runs, and its test."""
+"""Command `raysim new`: writes a component or a task that runs into a new file, and its test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {
     " model.name=linear clients=10 target_accuracy=none rounds=5",
     "task": "python {module}.py",
 }
-"""Command that runs what is written, by kind."""
+"""Command that runs the written component or task, by kind."""
 
 
 def new(

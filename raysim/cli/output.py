@@ -79,7 +79,7 @@ def open_streams() -> None:
 
 @contextmanager
 def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
-    """Run a body whose results are in files; after an interruption, print how to resume it."""
+    """Run a body that writes its results to files; if interrupted, print how to resume it."""
     from raysim.cli.live_view import PlainOutput
     from raysim.driver.listeners.listener import listening
 

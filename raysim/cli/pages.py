@@ -21,7 +21,7 @@ from raysim.api.components import Component, Registry, look_up, registries
 from raysim.user_input import override_text
 
 FORMULA = 4 * " "
-"""Indentation of formulas, whose lines are not joined."""
+"""Indentation of formulas; their lines are not joined."""
 NAMED: Mapping[str, tuple[str, str]] = {
     "presets": ("raysim.workloads.presets", "PRESETS"),
     "tables": ("raysim.workloads.tables", "TABLES"),
@@ -37,7 +37,7 @@ PAGES = {
     "studies": "raysim.tuning.pages",
     "rules": "raysim.cli.rules",
 }
-"""Modules of kinds whose pages are made by a function `page` of theirs, given a name or none."""
+"""Modules by kind, if the module's `page(name)` makes the kind's pages; the name may be empty."""
 FEW = 4
 """Names of a kind that a list of kinds shows."""
 PADDING = 2
@@ -69,16 +69,16 @@ def kinds_page(kinds: Sequence[str]) -> RenderableType:
         names = names_of(kind)
         shown = ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
         table.add_row(kind, str(len(names)), shown)
-    table.add_row("rules", "", "what goes with what: raysim list rules [COMPONENT]")
-    table.add_row("runs", "", "those in a folder: raysim list runs [FOLDER]")
+    table.add_row("rules", "", "allowed combinations: raysim list rules [COMPONENT]")
+    table.add_row("runs", "", "runs in a folder: raysim list runs [FOLDER]")
     return table
 
 
 def uncut(page: RenderableType, width: int) -> RenderableType:
-    """Return a page whose tables fold what does not fit in a width, and cut nothing.
+    """Return a page with tables that fold long cells at a width instead of cutting them.
 
-    Names, which stand in the first column, stay whole where the words of the others leave room,
-    or a third of the width does.
+    Names, in the first column, stay whole if the words of the other columns leave room for them, or
+    if they fit in a third of the width.
     """
     for table in tables_of(page):
         for column in table.columns:
@@ -112,7 +112,7 @@ def plain(cell: RenderableType) -> str:
 
 
 def names_of(kind: str) -> list[str]:
-    """Return the names of a kind, in the order in which they are listed."""
+    """Return the names of a kind, in the order of its page."""
     if kind == "manifests":
         from raysim.cluster.pages import manifest_names
 

@@ -84,7 +84,7 @@ def _compared(
     runs: list[Path], target: float | None, metrics: list[str] | None
 ) -> tuple[list[RunGroup], list[tuple[str, Metric, str]]]:
     """Return the groups of runs, and the columns of their table."""
-    import raysim.workloads  # noqa: F401  # registers partitions, by which old settings are read
+    import raysim.workloads  # noqa: F401  # registers partitions, which old settings need
     from raysim.results.compare import compared_metrics, group_runs
     from raysim.results.metrics import parse_metric
     from raysim.results.runs import read_runs

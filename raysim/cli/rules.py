@@ -1,4 +1,4 @@
-"""Pages of `raysim list rules`: what goes with what, of all kinds of parts or of one component."""
+"""Pages of `raysim list rules`: allowed combinations of all kinds of parts, or of one component."""
 
 from __future__ import annotations
 

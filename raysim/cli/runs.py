@@ -16,7 +16,7 @@ from raysim.errors import RunError, visible
 from raysim.user_input import parse_json, user_path
 
 PARTS = ("checkpoints", "clients", "updates", "analysis")
-"""Folders of a run, in which there are no others."""
+"""Folders of a run; there are no runs in them."""
 LONGEST = 10_000
 """Most characters of a name, which is not cut."""
 DEFAULT = "runs"
@@ -43,11 +43,11 @@ def runs_page(folder: str) -> RenderableType:
 
 
 def _words(run: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words of a run from its method on, or from the cell that it is of."""
+    """Return the words of a run from its method, or its table's cell, on."""
     method = run["cell"] or run["method"]
     if run["error"] is not None:
         return method, run["dataset"], "", "", run["state"], run["error"]
-    data, rounds = run["dataset"] or "a task of its own", f"{run['rounds']}/{run['of']}"
+    data, rounds = run["dataset"] or "its own task", f"{run['rounds']}/{run['of']}"
     if run["path"]:
         data += f" {Path(run['path']).name}"
     return method, data, str(run["seed"]), rounds, run["state"], _score(run)

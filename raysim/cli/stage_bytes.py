@@ -45,9 +45,9 @@ def page(source: str) -> Table:
 
 
 def sizes(source: str) -> list[dict[str, Any]]:
-    """Return the rows of the page: bytes as integers, None where a stage cannot be, and the share.
+    """Return the rows of the page: bytes as integers, or None if a stage is refused; and the share.
 
-    Down are those of an increment, of stages that the down-link can have at these settings.
+    The bytes down are of an increment, for stages that the down-link can have at these settings.
 
     Args:
         source: A preset, or a file of settings.
@@ -90,7 +90,7 @@ def sizes(source: str) -> list[dict[str, Any]]:
 
 
 class _Row(NamedTuple):
-    """Row of the page: stages one after another, and the directions in which they can be."""
+    """Row of the page: stages in order, and the directions in which they are allowed."""
 
     name: str
     written: str

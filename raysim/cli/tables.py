@@ -120,7 +120,7 @@ def sweep(
         list[str] | None,
         typer.Option(
             help="metric of the cells, as last_ten(test_loss), repeated for several; default:"
-            " last_ten of the main score: of what clients deploy"
+            " last_ten of the main score, which scores what clients deploy"
         ),
     ] = None,
     rows: Annotated[
@@ -221,7 +221,7 @@ def _run_or_tell(
 def planner_of(
     only: list[str] | None, rounds: int | None, seeds: str | None, overrides: dict[str, Any]
 ) -> Planner:
-    """Return what plans a table by options; `seeds` is a number of seeds, or several seeds.
+    """Return a table's planner by the options; `seeds` is a number of seeds, or several seeds.
 
     Raises:
         SettingsError: the seeds are wrong.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 INK = "#010203"
 """Colour of text and axes in the SVG, to be replaced by the page's text colour."""
 BACK = "#fdfcfb"
-"""Colour in the SVG that is to be replaced by that of the page."""
+"""Colour of the background in the SVG, to be replaced by the page's background."""
 SIZE = (5.4, 3.4)
 """Inches of a chart."""
 BELOW, CHARACTER = 0.48, 0.014
@@ -45,11 +45,11 @@ PALETTE: Sequence[tuple[str, str]] = (
 """Colours on a light and on a dark page, each at a contrast of 4.5 and more."""
 COLOURS = len(PALETTE)
 WHOLE = ("class", "client", "epochs", "layer", "round", "trial")
-"""Labels of axes whose ticks are whole numbers."""
+"""Labels of axes with whole numbers at the ticks."""
 DPI = 150
 """Dots per inch of a PNG."""
 MOST_NAMED, LONGEST_NAME = 20, 20
-"""Most clients, or classes, whose names stand at a heat map, and most characters of a class's."""
+"""Most clients or classes that a heat map names, and most characters of a class's name."""
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def canvas(
 
 
 def set_whole(axes: Axes) -> None:
-    """Put ticks at whole numbers on axes whose label is in WHOLE."""
+    """Put ticks at whole numbers if the axis label is in WHOLE."""
     from matplotlib.ticker import MaxNLocator
 
     for axis in (axes.xaxis, axes.yaxis):
@@ -152,12 +152,12 @@ def written(figure: Figure, suffix: str) -> bytes:
 
 
 def to_svg(figure: Figure, name: str, labels: Sequence[str] = (), *, tight: bool = False) -> str:
-    """Return the figure as an element whose ids begin with its name; curves get a title.
+    """Return the figure as an element; its ids begin with the name, and curves get a title.
 
     Args:
         figure: The figure.
         name: Its name.
-        labels: Labels of the groups, whose curves have ids `NAME-gNUMBER-...`.
+        labels: Labels of the groups; their curves have ids `NAME-gNUMBER-...`.
         tight: Whether the element ends where the drawing does.
     """
     import matplotlib as mpl

@@ -48,5 +48,5 @@ def values_table(values: Mapping[str, str]) -> str:
 
 
 def styled(tables: str) -> str:
-    """Return tables with a style of their own, the same on all pages around them."""
+    """Return tables with their own style, which surrounding pages do not change."""
     return f'<style>{STYLE}</style><div class="raysim">{tables}</div>'

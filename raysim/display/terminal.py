@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 
 def print_line(console: Console, text: str) -> None:
-    """Print a text as one line, without markup; what would move or colour a terminal is escaped."""
+    """Print a text as one line, without markup; characters that control a terminal are escaped."""
     shown = visible(text, LONGEST_MESSAGE)
     console.print(shown, highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Units of what tables, charts and terminals show."""
+"""Units of values in tables, charts and terminals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "J": {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "TJ": 1e12},
     "s": {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0},
 }
-"""Per measured unit, the sizes of the units in which it is shown, the smallest first."""
+"""Per measured unit, the sizes of the shown units, the smallest first."""
 SCALES: Mapping[str, float] = {
     "%": 100.0,
     **{unit: 1 / size for units in UNITS.values() for unit, size in units.items()},
@@ -22,7 +22,7 @@ def fitting_unit(values: Iterable[float | None], measured: str) -> str:
 
     Args:
         values: The values; None is left out.
-        measured: The unit in which they are measured, one of UNITS.
+        measured: The unit of the values, one of UNITS.
     """
     smallest, units = min((abs(value) for value in values if value), default=0), UNITS[measured]
     fitting = (unit for unit in reversed([*units]) if float(f"{smallest / units[unit]:.3g}") >= 1)
@@ -39,7 +39,7 @@ def in_fitting_unit(value: float, measured: str) -> str:
 
     Args:
         value: The value.
-        measured: The unit in which it is measured, one of UNITS.
+        measured: The unit of the value, one of UNITS.
     """
     unit = fitting_unit([value], measured)
     return with_unit(f"{value / UNITS[measured][unit]:.3g}", unit)

@@ -26,7 +26,7 @@ SIGNALS = (
     *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else ()),  # not on Windows
 )
 REPEAT_SECONDS = 1.0
-"""Seconds in which a second signal is the same one; timeout(1) sends it to child and group."""
+"""Signals within these seconds count as one; timeout(1) sends a signal to child and group."""
 
 
 _WATCHER = (
@@ -154,7 +154,7 @@ def delay_signals() -> Iterator[None]:
 def exit_code(error: BaseException) -> int:
     """Return the exit code of a command that ends with an error or an interruption.
 
-    Ray raises a KeyboardInterrupt of its own where a signal comes within one of its calls.
+    Ray raises its own KeyboardInterrupt if a signal comes within one of its calls.
     """
     return int(getattr(error, "exit_code", 128 + _signals.number))
 

@@ -1,8 +1,8 @@
-"""Commit of raysim's own sources, which a run records.
+"""Commit of raysim's own sources, for the run's record.
 
-Git is asked about a clone when a run starts. What is built from a clone has the answer in the file
-`source.json` of the package, and what `raysim submit` uploads in an environment variable. Imports
-the standard library alone, since `setup.py` runs this file where nothing is installed.
+In a clone, the run asks Git at its start. A package built from a clone has the answer in its file
+`source.json`, an upload of `raysim submit` in an environment variable. Imports the standard library
+alone, since `setup.py` runs this file where nothing is installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def source() -> dict[str, Any]:
 
 
 def git_source(clone: Path) -> dict[str, Any]:
-    """Return what `source` does, for a clone.
+    """Return the result of `source` for a clone.
 
     Args:
         clone: Its top folder. Files that are not committed count as changes.
@@ -56,7 +56,7 @@ def git_source(clone: Path) -> dict[str, Any]:
 
 
 def _git(clone: Path, *arguments: str) -> str:
-    """Return what git prints; variables of a hook, which name another clone, are not handed on."""
+    """Return git's output; a hook's variables are not passed on, as they may name another clone."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     done = subprocess.run(
         ["git", "--no-optional-locks", "-C", str(clone), *arguments],

@@ -121,12 +121,12 @@ class DrawnIndices:
 
 @dataclass(frozen=True)
 class SharingIndices:
-    """Client indices of own samples, each client's followed by its part of shared ones.
+    """Client indices: each client's own samples, then its part of the shared samples.
 
     Attributes:
         own: The clients' own samples.
-        shared: The shared samples [G], none of them a client's own.
-        size: Shared samples of a client: all of them, or this number, drawn for each.
+        shared: The shared samples [G]; no client owns any of them.
+        size: Number of shared samples of a client, drawn for each; may be all G.
         seed: The run's seed.
     """
 
@@ -294,10 +294,10 @@ def class_counts(
         clients: The clients to count [n].
 
     Raises:
-        DataError: the labels are no class numbers below C.
+        DataError: the labels are not class numbers below C.
     """
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DataError(f"targets {labels.dtype}{[*labels.shape]}: are no class numbers to count")
+        raise DataError(f"targets {labels.dtype}{[*labels.shape]}: are not class numbers to count")
     if len(wrong := labels[(labels < 0) | (labels >= classes)]):
         raise DataError(f"label {wrong[0]}: must be a class number from 0 to {classes - 1}")
     return np.stack(
@@ -321,7 +321,7 @@ def client_test_indices(
     of_class = [np.flatnonzero(test_labels == c) for c in range(train_counts.shape[1])]  # [C]
     available = np.array([len(members) for members in of_class])  # [C]
     if len(lacking := np.flatnonzero(train_counts.any(axis=0) & (available == 0))):
-        raise DataError(f"class {lacking[0]}: clients train on it; the test set has none of it")
+        raise DataError(f"class {lacking[0]}: clients train on it, but the test set lacks it")
     held = train_counts.sum(axis=1, keepdims=True)  # [K, 1]
     max_sizes = np.where(
         train_counts, available * held // np.maximum(train_counts, 1), len(test_labels)

@@ -43,10 +43,10 @@ class Split:
     """Samples of a training or test set: raw inputs x [N, ...] and targets y [N, ...].
 
     Targets are class numbers [N], or any that the dataset's scoring takes. Arrays are read-only
-    views of memory-mapped files or of shared memory if possible; inputs in several files are a
-    `ConcatArray` (raysim.samples.arrow), those of some samples `SomeInputs`; both are indexed like
-    an array. `columns` holds further values per sample (a writer, a role, an age group) for
-    partitions.
+    views of memory-mapped files or of shared memory if possible. Inputs in several files are a
+    `ConcatArray` (raysim.samples.arrow), inputs of chosen samples are `SomeInputs`; both are
+    indexed like an array. `columns` holds further values per sample (a writer, a role, an age
+    group) for partitions.
     """
 
     x: Array
@@ -60,7 +60,7 @@ class Split:
 NATURAL = "client"
 """Column of natural clients in opened samples, by whatever name a dataset has it."""
 NOTES = "notes"
-"""Split of a dataset whose inputs are lines about the files that were read, to be shown."""
+"""Split of a dataset for notes: its inputs are lines to show about the files that were read."""
 
 
 def are_names(values: object) -> bool:
@@ -117,7 +117,7 @@ class Dataset(Component, ABC):
         ),
     )
     def shape(self) -> tuple[int, ...] | None:
-        """Shape of one decoded input, without the batch dimension; None: that of the samples."""
+        """Shape of one decoded input, without the batch dimension; None: read from the samples."""
         return None
 
     @property
@@ -148,7 +148,7 @@ class Dataset(Component, ABC):
 
     @property
     def client_column(self) -> str:
-        """Column whose values are the natural clients, for `partition.name=natural`."""
+        """Column that names each sample's natural client, for `partition.name=natural`."""
         return "client"
 
     @property
@@ -167,13 +167,14 @@ class Dataset(Component, ABC):
     def own_files(self) -> bool:
         """Say whether its files are the user's own, which may change.
 
-        They are read again to compare them with those of a finished run; published ones are not.
+        raysim reads a user's files again to compare them with a finished run's; published files it
+        does not.
         """
         return False
 
     @returns("a raysim.Dataset", lambda returned, *_: isinstance(returned, Dataset))
     def for_run(self, seed: int) -> Self:
-        """Return the dataset of a run with a seed: this one, or of `seed="run"` that of the run."""
+        """Return the dataset of a run with this seed; it replaces the dataset's `seed="run"`."""
         follows = getattr(self, "seed", None) == OF_RUN
         return self.model_copy(update={"seed": seed}) if follows else self
 
@@ -196,7 +197,7 @@ class Dataset(Component, ABC):
         are written at each start: a `raysim.Split` of inputs, targets and further columns, arrays
         (x, y), or a torch `Dataset`, a `DataLoader` or an iterable of samples (x, y) or
         (x, y, client), which is read once. They are never in memory all at once unless they are
-        arrays or a `DataLoader`. A file "notes", whose inputs are lines of text, is shown.
+        arrays or a `DataLoader`. A split "notes" has lines of text as inputs; raysim shows them.
 
         Args:
             root: The data root, which holds a folder per dataset.
@@ -371,8 +372,8 @@ class Partition(Component, ABC):
     ) -> Sequence[Indices] | None:
         """Return, per client, the indices of its own test samples.
 
-        A client may have none (an empty array). By default no client has any: None. Together they
-        are the test set, unless `evaluation.test_samples` is `all`.
+        A client may have none (an empty array). By default no client has any: None. Together the
+        samples are the test set, unless `evaluation.test_samples` is `all`.
 
         Args:
             train: The training set.
@@ -459,7 +460,7 @@ class Model(Component, ABC):
 
 
 def may_have_own_tests(partition: type[Partition]) -> bool:
-    """Return whether clients of a partition may have test samples of their own."""
+    """Return whether clients of a partition may have their own test samples."""
     return partition.split_test is not Partition.split_test
 
 

@@ -28,10 +28,10 @@ from raysim.samples.client_indices import (
 class LocalCut:
     """Rule that cuts each client's samples.
 
-    Of n samples round(f*n) are test samples (half to even), at least one if n > 1, and never all of
-    them: none of a client with one sample, or without any. By class, each has its share of these:
-    of t test samples a class with c of the n samples has t*c/n, rounded down; those with the
-    largest remainders have one more, equal ones by lot.
+    Of a client's n samples round(f*n) become test samples (half to even): at least one and at most
+    n - 1 if n > 1, none otherwise. By class, a class with c of the n samples has t*c/n of the t
+    test samples, rounded down; the classes with the largest remainders have one more each, and
+    equal remainders are decided by lot.
 
     Attributes:
         fraction: The fraction f.
@@ -63,7 +63,7 @@ class LocalCut:
 
 
 def _by_class(order: Indices, labels: Array, count: int, generator: np.random.Generator) -> Indices:
-    """Return positions [n] in another order, whose first `count` have each class's share.
+    """Reorder positions [n] so that the first `count` have each class's share.
 
     Args:
         order: The positions in a random order.
@@ -105,7 +105,7 @@ class CutIndices:
 
     @property
     def tests(self) -> DrawnIndices:
-        """The test samples of each client; none of one with fewer than two samples."""
+        """The test samples of each client; a client with fewer than two samples has none."""
         sizes = self.cut.test_sizes(distinct_sizes(self.whole.sizes))
         return DrawnIndices(len(self.whole.sizes), sizes, partial(_tests, self))
 

@@ -41,11 +41,13 @@ class SomeInputs:
 def shared_samples(targets: Array, count: int, seed: int) -> Indices:
     """Draw the shared samples [count], ascending.
 
-    They depend on targets, number and seed alone: the same for every partition and population.
+    They depend only on targets, number and seed, so they are the same for every partition and
+    population.
 
     Args:
-        targets: Targets [N, ...] of the samples. Of class numbers [N], each class has equally many
-            samples; what does not divide goes to classes at random. Others are drawn alike.
+        targets: Targets [N, ...] of the samples. If they are class numbers [N], each class gives
+            equally many samples, and some at random one more for the remainder. Otherwise all
+            samples are equally likely.
         count: Number of shared samples.
         seed: The run's seed.
 
@@ -55,7 +57,7 @@ def shared_samples(targets: Array, count: int, seed: int) -> Indices:
     if count >= len(targets):
         raise DataError(
             f"partition.shared={count}: the dataset has {len(targets)} training samples; clients"
-            " need some of their own"
+            " need samples besides the shared ones"
         )
     generator = stream(seed, "shared")
     if targets.ndim != 1 or targets.dtype.kind not in "iu":

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 MOST = 10**9
 """Largest count: a product of two, as of samples and epochs, fits in 64 bits."""
 LARGEST = (2 - 2**-23) * 2.0**127
-"""Largest number in float32, in which clients train."""
+"""Largest float32 number; clients train in float32."""
 Count = Annotated[int, Field(ge=1, le=MOST)]
 """Number of clients, samples, rounds, epochs or steps."""
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]

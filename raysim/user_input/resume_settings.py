@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 ENGINE = ("deterministic", "precision", "threads_per_actor", "vectorize")
-"""Settings of `engine` that change results; the others decide only on which machine they run."""
+"""Settings of `engine` that change results; the others only place the run on machines."""
 FREE = ("on_client_error", "out", "reference", "trace", "tracker")
 """Settings outside `engine` that may change when a run is resumed. `reference` may name another
 folder, but with the same model: its digest is sealed."""
 DECISIVE = ("on_client_error",)
 """Settings that may change when a run is resumed although they decide its results."""
 GROWING = ("rounds",)
-"""Settings that may grow, and only grow, where `resume` is given them: results become those of a
-run that has had the new value from the start."""
+"""Settings that `resume` may raise but not lower: a run ends with the same results as if it had had
+the new value from the start."""
 KEPT = ("analysis", "checkpoint_every", "keep_clients")
 """Settings that change no result but must not change when a run is resumed, since its metrics and
 checkpoints depend on them."""

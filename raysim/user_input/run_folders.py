@@ -1,4 +1,4 @@
-"""Recognition of run directories, whose code is not executed."""
+"""Recognition of run directories and the files in them, so that their code is not executed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def run_directory_of(path: Path) -> Path | None:
 
 
 def is_of_a_run(file: Path) -> bool:
-    """Return whether a file is one that a run writes: its models, or what lies in its folders.
+    """Return whether a run wrote a file: it is one of the run's models or lies in its folders.
 
-    A file of another name next to them is the user's.
+    Other files in the run directory are the user's.
     """
     ways = (file.absolute(), file.resolve())
     return any(

@@ -93,7 +93,7 @@ _IMPORTED: dict[str, dict[Path, bytes]] = {}
 
 
 def import_named(module: str) -> ModuleType:
-    """Import a module named in settings, anew if its sources have changed since the last time.
+    """Import a module named in settings, again if its sources have changed since the last time.
 
     A file may be edited between two runs of a notebook. The run directory seals the source that is
     on the disk, and actors import it; the driver must not go on with another one.

@@ -22,7 +22,7 @@ _NO_KEYS = re.compile(
     r"""|\"(?:\\.|[^\\"\n])*+\"?|'[^'\n]*+'?|\#[^\n]*+""",
     re.DOTALL,
 )
-"""Strings and comments of TOML; a multi-line string may end in two quotes of its own."""
+"""Strings and comments of TOML; the text of a multi-line string may end in two quotes."""
 _DEEP_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{LEVELS}}}")
 """Key with more parts than the allowed levels, in TOML without strings."""
 
@@ -31,7 +31,7 @@ def check_plain(values: Mapping[str, Any]) -> None:
     """Check the depth of nested values, and that strings are valid UTF-8.
 
     Raises:
-        SettingsError: values are invalid, on which pydantic and JSON would fail.
+        SettingsError: values are invalid; pydantic and JSON would fail on them.
     """
     left: list[tuple[str, int, Any]] = [("", 0, values)]
     while left:
@@ -59,12 +59,12 @@ def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted key in the form that is compared.
+    """Return settings by dotted key, in a form for comparison.
 
-    The dictionaries of two settings are equal where the settings are: a group or a component has
-    fields, whose order does not matter; any other mapping is ordered, as `methods` of a chain, and
-    has its names in order under its own key. At the top, that is one whose values are all mappings.
-    Under a name of an ordered mapping stand fields again. An empty mapping stays, as {}.
+    The dictionaries of two settings are equal if the settings are. The order of fields in a group
+    or a component does not matter. Any other mapping is ordered, for example `methods` of a chain;
+    its own key holds its names in order. At the top, a mapping of mappings is ordered. The values
+    of an ordered mapping have fields again. An empty mapping stays, as {}.
     """
     return {
         name: value
@@ -81,7 +81,7 @@ def _has_fields(value: Any) -> bool:
 
 
 def _canonical(key: str, value: Any, *, has_fields: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the settings under a key; ordered mappings and those with fields alternate."""
+    """Yield the settings under a key; ordered mappings and mappings with fields alternate."""
     if not isinstance(value, Mapping):
         yield key, _paired(value)
         return
@@ -111,7 +111,7 @@ def key_text(*values: Any) -> str:
 
 
 class RepeatedKeyError(ValueError):
-    """Error of JSON in which one key has two values."""
+    """JSON has one key twice."""
 
 
 def parse_json(text: str | bytes) -> Any:

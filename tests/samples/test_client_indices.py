@@ -147,7 +147,7 @@ def test_a_draw_depends_on_seed_and_client_alone() -> None:
 
 
 def test_a_class_that_the_test_set_lacks_is_refused() -> None:
-    with pytest.raises(DataError, match="class 3: clients train on it; the test set has none"):
+    with pytest.raises(DataError, match="class 3: clients train on it, but the test set lacks it"):
         client_test_indices(np.array([[1, 0, 0, 0], [0, 0, 0, 2]]), TEST, 0.1, 0)
     assert client_test_indices(np.array([[1, 0, 0, 0]]), TEST, 0.1, 0).sizes.tolist() == [1]
 
@@ -176,5 +176,5 @@ def test_a_drawn_population_travels_without_its_clients() -> None:
 def test_labels_that_are_no_class_numbers_are_refused() -> None:
     indices, first = ListedIndices.of([np.array([0, 1])]), np.array([0])
     for labels in (np.array([0.5, 1.0]), np.array([[0], [1]])):
-        with pytest.raises(DataError, match="are no class numbers to count"):
+        with pytest.raises(DataError, match="are not class numbers to count"):
             class_counts(indices, labels, 2, first)

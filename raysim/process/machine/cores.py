@@ -12,7 +12,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 """File that names the groups of this process: NUMBER:CONTROLLERS:PATH on each line."""
 SLURM = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
-"""Environment variables in which Slurm says how many cores a task has; the first that is set."""
+"""Environment variables of Slurm for the cores of a task; the first that is set holds."""
 
 
 def usable_cores() -> int:

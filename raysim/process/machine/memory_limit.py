@@ -28,8 +28,8 @@ def memory_limit() -> str:
     if limit == resource.RLIM_INFINITY:
         return ""
     return (
-        f"ulimit -v allows a process {limit / 2**20:.0f} MiB of addresses, of which torch and Ray"
-        " take many more than they use: type ulimit -v unlimited, then the same command again"
+        f"ulimit -v allows a process {limit / 2**20:.0f} MiB of addresses, but torch and Ray"
+        " reserve many more than they use: type ulimit -v unlimited, then the same command again"
     )
 
 

@@ -160,7 +160,7 @@ def test_a_partition_is_asked_for_the_tests_of_own_samples() -> None:
 @pytest.mark.parametrize(
     ("shared", "said"),
     [
-        (500, r"partition.shared=500: the dataset has 500 training samples; clients need some"),
+        (500, r"partition.shared=500: the dataset has 500 training samples; clients need samples"),
         (499, r"partition.shared=499: (49|50) samples of each of 10 classes; class \d has \d\d"),
         (490, r"partition.shared=490: 49 samples of each of 10 classes; class \d has \d\d"),
     ],
