@@ -242,6 +242,7 @@ def test_nothing_that_a_method_states_is_dropped_by_a_chain():
         for name in vars(kind)
         if isinstance(vars(kind)[name], property) or name in kind.__annotations__
     }
+    stated |= {"revision", "columns"}  # as every component
     refused = {"privacy", "selection", "server_rule", "pooled"}
     own = {"server_rate", "sending", "bases", "compares", "needs_pulls"}
     joined = {name for name, join in FedAvg._joined.items() if join is not only}
