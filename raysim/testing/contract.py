@@ -75,7 +75,7 @@ class ComponentContract:
 
     def test_loss_falls_on_separable_data(self, tmp_path: Path) -> None:
         """Learn a linear teacher's classes."""
-        self.learned(tmp_path, {})
+        self.learned(tmp_path, {"rounds": 3})
 
     def test_same_bits_and_figures_on_two_actors(self, tmp_path: Path) -> None:
         """Give the same model and tables inline and on Ray."""

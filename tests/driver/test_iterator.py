@@ -341,7 +341,7 @@ def test_a_process_ends_with_an_iteration_that_is_open(tmp_path, backend, end, c
 
 
 LEFT = """
-import os, sys
+import gc, os, sys
 from pathlib import Path
 import raysim
 from tests.tasks import make_settings, make_task
@@ -353,6 +353,7 @@ def start():
 folder, *words = sys.argv[1:]
 with start() as rounds:
     next(rounds)  # all that is imported late
+gc.freeze()  # copies would copy all that is imported once they collect garbage, at their end
 for folder, way in zip(words[::2], words[1::2]):
     if not (pid := os.fork()):
         break

@@ -11,7 +11,7 @@ from raysim.training.recorded_steps import RecordedSteps
 from tests.methods.test_contract import SETTINGS
 from tests.tasks import make_settings, make_task, model_of
 
-SIZES = (43, 17, 40, 27)
+SIZES = (40, 17, 27)
 LOCAL = {
     "plain": {},
     "everything": {
