@@ -118,7 +118,7 @@ def _check_no_password(text: str) -> None:
     """Check that a part of a job's command or environment holds no password.
 
     Raises:
-        SettingsError: the part holds one, which Ray would show to everyone who may list jobs.
+        SettingsError: the part holds one; Ray would show it to everyone who may list jobs.
     """
     if without_passwords(text) != text:
         raise SettingsError(

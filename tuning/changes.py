@@ -37,7 +37,7 @@ def check_rounds(rounds: int, most: int, whose: str) -> None:
     Args:
         rounds: The option's value.
         most: The full rounds of the longest run.
-        whose: Owner of these rounds, in words.
+        whose: The run with these rounds, in words.
 
     Raises:
         SettingsError: the option would extend a run.

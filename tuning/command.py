@@ -117,6 +117,6 @@ def serve(storage: str, host: str, port: int, artifacts: Path | None = None) -> 
         served = open_storage(storage) if is_journal(storage) else storage
         artifact_store = folder and FileSystemArtifactStore(folder)
         run_server(served, host, port, artifact_store=artifact_store)
-    except Exception as error:  # database drivers and sockets raise errors of their own
+    except Exception as error:  # database drivers and sockets raise their own errors
         failure = f"{storage}: cannot be served at {host}:{port}"
         raise RunError(f"{failure}: {error_line(error)}") from error

@@ -27,8 +27,8 @@ class StudyFolder:
     """Folder of one study; `study.json` and the study's storage hold the same id.
 
     The id prevents a study from using another study's runs, and two tuners with different folders
-    from sharing a study. Tuners that share a study share its folder, in which each locks its own
-    folder to show the others that it is running.
+    from sharing a study. Tuners that share a study share its folder. In it each tuner locks its own
+    folder, which shows the others that it is running.
     """
 
     def __init__(self, path: Path, seeds: int = 1, tuner: str | None = None) -> None:
@@ -54,7 +54,7 @@ class StudyFolder:
         return [folder / f"seed-{index}" for index in range(self._seeds)]
 
     def other_parameter(self, trial: Trial | FrozenTrial) -> str | None:
-        """Return the first parameter of a trial in which one of its runs differs.
+        """Return a trial's first parameter with another value in one of its runs.
 
         Raises:
             RunError: the settings of a run cannot be read.
@@ -175,9 +175,9 @@ class StudyFolder:
         return [int(path.name) for path in found if path.is_dir()]
 
     def left(self, study: optuna.Study, resolved: ResolvedStudy) -> list[dict[str, Any] | None]:
-        """Return the parameters of the trials whose runs are here, but not in the study's storage.
+        """Return the parameters of trials with runs in the folder, but not in the study's storage.
 
-        They belong to a study whose storage is gone. None for a trial without a readable run.
+        Their study has lost its storage. None for a trial without a readable run.
 
         Args:
             study: The study, in the storage.

@@ -34,7 +34,7 @@ LINE = 12
 PANELS = 2
 """Most panels in a row."""
 STYLE: Any = {"figure.constrained_layout.use": True, "figure.figsize": SIZE}
-"""Style of figures: a colour bar has a place of its own."""
+"""Style of figures: a colour bar has its own place."""
 LABELS = {
     "Trial": "trial",
     "Hyperparameter": "setting",

@@ -77,7 +77,7 @@ def write_report(search: Search, trials: Sequence[FrozenTrial], out: Path) -> li
 
 
 def _chart(name: str, figure: Figure) -> Chart:
-    """Return a plot for the page, whose heading takes the place of the plot's title."""
+    """Return a plot for the page; the page's heading replaces the plot's title."""
     for axes in figure.axes:
         for place in ("left", "center"):
             axes.set_title("", loc=place)
@@ -123,7 +123,7 @@ def _history(search: Search, trials: Sequence[FrozenTrial]) -> dict[str, Chart]:
 
 
 def _heading(search: Search, best: Sequence[FrozenTrial], trials: Sequence[FrozenTrial]) -> str:
-    """Return the best trial, or the number of those on the Pareto front, in a few words."""
+    """Return the best trial, or the number of trials on the Pareto front, in a few words."""
     if not best:
         done = any(trial.state is TrialState.COMPLETE for trial in trials)
         return "No trial keeps the constraints" if done else "No trial is complete"

@@ -156,7 +156,7 @@ def tune(
 
 
 def _check_call(call: Call, name: Any, callbacks: Any) -> None:
-    """Validate the arguments whose types the command line checks.
+    """Check the arguments of a call, as the command line checks its options.
 
     Raises:
         SettingsError: an argument has a wrong type or value.

@@ -149,7 +149,7 @@ class Tuner(RunQueue[TrialRun]):
 
     @contextmanager
     def begun(self, trials: int, retry_failed: bool = False) -> Iterator[None]:
-        """Lock the folder and check the study, whose trials the body may run.
+        """Lock the folder and check the study; the body may run its trials.
 
         Raises:
             MachineError: the database failed.
@@ -293,7 +293,7 @@ class Tuner(RunQueue[TrialRun]):
         self.listener.note(text)
 
     def _complete(self, trial: Trial) -> FrozenTrial:
-        """Record the results of a trial whose runs are finished."""
+        """Record the results of a trial after its runs have finished."""
         search, reports = self.search, self._finished.pop(trial.number)
         summaries = [report.summary or {} for report in reports]
         for name in TOTALS.keys() & {*search.options.objectives}:

@@ -166,7 +166,7 @@ class RunsFolder:
 
         Args:
             runs: A run by each label, of any seed.
-            chosen: The labels whose runs are to be run.
+            chosen: The labels of the runs to execute.
             free: Settings that may differ, as they were searched.
 
         Raises:
@@ -181,7 +181,7 @@ class RunsFolder:
             write_json(self._about, about)
 
     def _difference(self, digest: str, run: Run, free: Collection[str]) -> str | None:
-        """Return a setting in which the runs of a digest differ from a run; None without any."""
+        """Return a setting that differs between a run and the digest's runs; None without any."""
         own = dotted(run.settings.to_dict())
         equal = {key: own[key] for key in ("seed", "rounds", *free) if key in own}
         for path in sorted(self._runs(digest).glob("seed-*")):
@@ -221,5 +221,5 @@ def check_folders(paths: Iterable[Path]) -> None:
 
 
 def reference_failed(reference: Run, error: str) -> str:
-    """Return the error of a run whose reference failed."""
+    """Return the error of a run after its reference failed."""
     return f"its reference {reference.title} failed: {error}"

@@ -50,7 +50,7 @@ class Runs(RunQueue[Run]):
             runs: All runs, references among them.
             folder: Their folder.
             line: Prints a line.
-            order: Key by which the runs are started, the least first.
+            order: Key of the order to start runs in, the least first.
             text_of: Returns the words to print for a finished run.
             changed: Called when a run has ended.
             progress: Called with the numbers of ended and of all runs.

@@ -38,11 +38,11 @@ class Decisions:
         return True
 
     def judge_again(self, trial: Trial) -> bool:
-        """Return whether the pruner lets a trial continue that was running when its tuner ended.
+        """Return whether the pruner lets an interrupted trial continue.
 
-        The tuner may not have acted on the decision about its last reported round, or have recorded
-        a part of it: successive halving and Hyperband write the rung of a trial, and do not judge
-        it there again. Thus the decision is made on a copy, in which the trial starts again.
+        Its tuner may not have acted on the decision about the last reported round, or may have
+        recorded a part of it: successive halving and Hyperband write the rung of a trial, and do
+        not judge the trial there again. So this decides on a copy, where the trial starts again.
         """
         if not self.prunes:
             return True

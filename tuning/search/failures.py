@@ -32,5 +32,5 @@ def study_errors(search: Search) -> Iterator[None]:
             raise
         raise RunError(
             f"{search.storage}: study {search.study.study_name} was deleted; restore it, or"
-            " choose another --out to start anew"
+            " choose another --out to start again"
         ) from error

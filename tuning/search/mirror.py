@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class Mirror(InMemoryStorage):
-    """Study of a database in memory, in which a trial's id is its number."""
+    """Study of a database, in memory; a trial's id is its number."""
 
     def __init__(self, database: BaseStorage, study_id: int) -> None:
         self._database, self._study_id = database, study_id

@@ -65,12 +65,12 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
 def reported(
     summaries: Iterable[Mapping[str, Any]], settings: Settings
 ) -> tuple[Column, list[Any]]:
-    """Return the main score that did not choose between trials: its column, and each one's value.
+    """Return the main score that did not choose between trials: its column, and a value per trial.
 
-    Where the clients of some trials deploy models of their own, it has the name of these.
+    If the clients of some trials deploy their own models, the column is the score of these models.
 
     Args:
-        summaries: The summary of each trial; empty where it has none.
+        summaries: The summary of each trial; empty if the trial has none.
         settings: Settings of a trial.
     """
     columns, scores = columns_of(settings), list[Column | None]()

@@ -39,10 +39,10 @@ from raysim.tuning.studies.study import ResolvedStudy, check_together
 
 
 class SearchedStudy(optuna.Study):
-    """Optuna study whose trials a tuner runs, instead of `optimize`.
+    """Optuna study; a tuner runs its trials, instead of `optimize`.
 
     Attributes:
-        stopped: Whether `stop` was called, after which no trial begins.
+        stopped: Whether `stop` was called; if so, no trial begins.
     """
 
     stopped: bool = False
@@ -86,7 +86,7 @@ TUNER = "tuner"
 
 
 class Search:
-    """Optuna study, in which only one tuner changes a trial.
+    """Optuna study that lets only one tuner change a trial.
 
     Attributes:
         tuner: Id of the tuner of this process.
@@ -122,7 +122,7 @@ class Search:
             self._mirror = Mirror(created._storage, created._study_id)
             self.study = SearchedStudy(name, self._mirror, pruner, resolved.space)
             self.decisions = Decisions(self.study)
-        except Exception as error:  # database drivers raise errors of their own
+        except Exception as error:  # database drivers raise their own errors
             raise RunError(f"{self.storage}: cannot be used: {refusal(storage, error)}") from error
 
     @property
@@ -214,9 +214,9 @@ class Search:
         return next((point for point in self._points if point not in done), {})
 
     def take_back(self, left: Sequence[Mapping[str, Any] | None]) -> None:
-        """Enqueue the parameters of trials whose runs are there, in their order.
+        """Enqueue the parameters of trials with runs in the folder, in the trials' order.
 
-        They are asked for next, and finished runs are only read. One without a run has failed.
+        The tuner asks for them next, and only reads finished runs. A trial without a run failed.
         """
         for params in left:
             if params is None:

@@ -1,8 +1,8 @@
 """Storages of studies, their URLs, and errors of their drivers.
 
-A journal is a file to which Optuna appends each change, also on a network file system, where
-SQLite's locks are not safe: its own lock is an exclusively created file, which is atomic on NFS
-from version 3 on and on SMB, while SQLite locks ranges of bytes, which these may not support.
+Optuna appends each change to a journal, a file that is safe on network file systems too: its lock
+is an exclusively created file, which is atomic on NFS from version 3 on and on SMB. SQLite locks
+ranges of bytes, which these file systems may not support.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEGIN = b'{"op_code":'
 
 
 class _Journal(JournalFileBackend):
-    """Journal whose file is not created again while it is in use."""
+    """Journal that does not create its file again while it is in use."""
 
     def __init__(self, storage: str, path: Path, lock: JournalFileOpenLock) -> None:
         super().__init__(str(path), lock)

@@ -1,4 +1,4 @@
-"""Pool of slots: resident actors, each of which executes one run at a time.
+"""Pool of slots: resident actors; each executes one run at a time.
 
 A slot reserves all resources of its runs from the start: a fraction of a GPU or cores for an inline
 run, or a placement group for a run with its own actors. A run requests no resources later, so that
@@ -105,8 +105,8 @@ class SlotPool:
     ) -> None:
         """Start slots; Ray must be running.
 
-        With a number in engine.actors, a run has that many actors of its own; with "auto" it is
-        inline in its slot.
+        If engine.actors is a number, a run has that many actors of its own; if it is "auto", the
+        run trains inline in its slot.
 
         Args:
             settings: Settings of the runs; their `engine` decides the resources.
@@ -216,8 +216,8 @@ class SlotPool:
             self._noted = True
             self._note(
                 f"{len(self) - waiting} of {len(self)} slots have started; the others start when"
-                f" the cluster has room for them ({free_resources()}), and runs start meanwhile in"
-                " those that have"
+                f" the cluster has room for them ({free_resources()}); meanwhile runs start in the"
+                " started slots"
             )
 
     def _waits_for_room(self, slot: Slot) -> bool:

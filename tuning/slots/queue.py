@@ -61,7 +61,7 @@ class RunQueue(ABC, Generic[R]):
 
 
 class CombinedQueue(RunQueue[tuple[str, R]]):
-    """Several queues as one, whose runs share the slots; earlier queues are served first."""
+    """Several queues as one; their runs share the slots, and earlier queues are served first."""
 
     def __init__(self, queues: Mapping[str, RunQueue[R]], note: Callable[[str], None]) -> None:
         """Join queues, which all pause or never do.
@@ -109,10 +109,10 @@ class CombinedQueue(RunQueue[tuple[str, R]]):
 def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     """Execute the runs of a queue side by side, until none remains.
 
-    A run whose slot is lost resumes from its checkpoint before others start.
+    If a slot is lost, its run resumes from its checkpoint before other runs start.
 
     Raises:
-        MachineError: disk, memory or cluster failed; no run has ended thereby.
+        MachineError: disk, memory or cluster failed; this ends no run.
     """
     running: dict[Slot, tuple[R, float]] = {}
     lost: list[R] = []

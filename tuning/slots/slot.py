@@ -64,7 +64,7 @@ def _curve(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
 
 
 def _is_finished(settings: raysim.Settings) -> bool:
-    """Return whether a run is finished whose slot was lost before its report.
+    """Return whether a run is finished although its slot was lost before the report.
 
     Raises:
         MachineError: the run is not finished, and cannot write to its run directory.

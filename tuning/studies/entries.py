@@ -14,7 +14,7 @@ from raysim.user_input import dotted, or_none
 
 SCALARS = (bool, int, float, str, type(None))
 LARGEST = 2**53
-"""Largest limit, up to which numbers and their differences are exact."""
+"""Largest limit: up to it numbers and their differences are exact."""
 NEVER_SEARCHED = {
     "out": "the study gives it",
     "evaluation.holdout": "a study selects by it",

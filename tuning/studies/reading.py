@@ -123,7 +123,7 @@ def _with_parents(name: str, values: Mapping[str, Any], space: Space) -> dict[st
 
 
 def _sorted(entries: Mapping[str, Entry]) -> list[str]:
-    """Return the keys, each after the keys on which it depends.
+    """Return the keys, each after the keys that it depends on.
 
     Raises:
         SettingsError: the dependencies form a circle.
@@ -184,7 +184,7 @@ def _check(name: str, settings: raysim.Settings, values: Mapping[str, Any]) -> N
 
 
 def _contexts(key: str, conditions: Conditions, space: Space) -> Iterator[dict[str, Any]]:
-    """Yield values of other searched settings with which a setting may be drawn.
+    """Yield values of other searched settings that allow a setting to be drawn.
 
     They are the values of its conditions and, for a component's field, the component's names.
     """

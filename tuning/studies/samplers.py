@@ -105,7 +105,7 @@ T = TypeVar("T")
 SAMPLERS: Mapping[str, type[BaseSampler]] = {
     "tpe": TPESampler,
     "random": RandomSampler,
-    "grid": RandomSampler,  # draws what a first trial leaves open; the points are enqueued
+    "grid": RandomSampler,  # draws parameters that a first trial leaves open; points are enqueued
     "gp": GPSampler,
     "cma-es": CmaEs,
     "qmc": QMCSampler,
@@ -128,7 +128,7 @@ OBJECTIVES = {
 """Objectives as columns in words, as Optuna's dashboard, plots, pages and TensorBoard name them:
 accuracy or loss on the held-out samples; bytes sent both ways; virtual time and energy."""
 JUDGED = ("accuracy",)
-"""Objectives of a study whose trials a pruner may judge: evaluations report accuracy."""
+"""Objectives that a pruner may judge: evaluations report accuracy."""
 STATISTICS = ("mean", "lower")
 """Statistic of a trial's accuracy over its seeds: the mean, or one standard error below it."""
 PERCENTILE, GRACE_SHARE, GRACE_EVALUATIONS = 25.0, 10, 3
@@ -176,7 +176,7 @@ class SearchOptions:
         objectives: tuple[str, ...],
         **more: Any,
     ) -> SearchOptions:
-        """Return the options of a study file, in which a table has a name and options.
+        """Return the options of a study file; a table there has a name and options.
 
         The default pruner is "median" if accuracy is the only objective, else "none".
 

@@ -14,7 +14,7 @@ Conditions = Mapping[str, tuple[Any, ...]]
 
 
 class Space(Mapping[str, Range]):
-    """Ranges by dotted key; a key comes after the keys on which it depends."""
+    """Ranges by dotted key; a key comes after the keys that it depends on."""
 
     def __init__(
         self, ranges: Mapping[str, Range], conditions: Mapping[str, Conditions] | None = None

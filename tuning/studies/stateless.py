@@ -78,7 +78,7 @@ class CmaEs(CmaEsSampler):
     """
 
     def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> None:
-        self._completed = completed_trials  # with which _init_optimizer is called next
+        self._completed = completed_trials  # the next call of _init_optimizer gets them
 
     def _init_optimizer(self, trans: Any, direction: StudyDirection) -> Any:
         """Return the distribution after all complete generations."""

@@ -153,8 +153,9 @@ def check_together(options: SearchOptions, resolved: ResolvedStudy) -> None:
     """Validate options against the settings and the space of a study.
 
     Raises:
-        SettingsError: `seed` is searched by trials of several seeds, a pruner judges trials whose
-            rounds or evaluations differ, or an objective needs a virtual clock or a classification.
+        SettingsError: `seed` is searched by trials of several seeds, a pruner judges trials with
+            different rounds or evaluations, or an objective needs a virtual clock or a
+            classification.
     """
     if options.seeds > 1 and "seed" in resolved.space:
         label = options.label("seeds")

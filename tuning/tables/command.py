@@ -34,7 +34,7 @@ PIPE_WIDTH = 10_000
 
 
 def next_step(table: PaperTable) -> str:
-    """Return what to do after an error."""
+    """Return the next step for the user after an error."""
     kind = "table" if table.paper else "sweep"
     return f"fix this, then type the same command to resume the {kind}"
 
@@ -131,8 +131,8 @@ def dry_run(
 ) -> None:
     """Print the cells of a table by run, with the work and an estimated time; run nothing.
 
-    A few rounds of each dataset, model, batch size and method are measured, whose speed is assumed
-    for other local epochs and cohorts. A run whose measured rounds fail has no estimate.
+    This measures a few rounds of each dataset, model, batch size and method, and assumes their
+    speed for other local epochs and cohorts. If the measured rounds fail, a run has no estimate.
 
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.

@@ -90,7 +90,7 @@ def _panels(results: TableResults) -> list[report.Panel]:
 
 
 def _remarks(chosen: Chosen) -> Iterator[str]:
-    """Yield the edges on which chosen values lie, ties of trials, and how few samples judge."""
+    """Yield the edges that chosen values lie on, ties of trials, and how few samples judge."""
     yield from (f"{key}: {edge}" for key, edge in chosen.edges.items())
     yield from chosen.doubts()
 

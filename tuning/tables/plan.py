@@ -18,8 +18,8 @@ from raysim.user_input import canonical
 from raysim.workloads.papers.run import Run
 from raysim.workloads.tables import PaperCell, PaperTable
 
-IN_FILE = "; a setting of some rows alone is set by these in a file, as raysim sweep my.toml"
-ITSELF = "another model than the reference, whose comparison with itself is no measurement"
+IN_FILE = "; to set it for some rows alone, write these rows in a file: raysim sweep my.toml"
+ITSELF = "another model than the reference; comparing the reference with itself measures nothing"
 """Needed for a cell that compares the reference with itself."""
 ANOTHER = "; --metric gives the cells another metric"
 """Hint for a sweep's metric that a run does not have."""
@@ -34,13 +34,13 @@ def make_plan(
     seeds: Sequence[int] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> PaperTable:
-    """Return a table whose cells have their runs; unchosen cells without valid settings go.
+    """Return a table with a run in each cell; unchosen cells without valid settings go.
 
     Args:
         table: The table.
         only: Words that the row and column of a chosen cell must contain.
         rounds: Rounds of the longest run of each column; its other runs have fewer in proportion.
-            A column of fewer rounds keeps them. None keeps the rounds of the cells.
+            A column with fewer rounds keeps its rounds. None keeps the rounds of the cells.
         seeds: Seeds of each cell, counted from its setting `seed`; None takes the table's.
         overrides: Settings of all runs by dotted key.
 
@@ -74,7 +74,7 @@ def _made_by_rows(table: PaperTable) -> dict[str, str]:
     chosen column. Settings of methods are compared for the same method.
     """
     keys_of_rows = frozenset[str]().union(*table.row_keys.values())
-    # A field of a method of a chain comes with the chain's order, which may be what differs.
+    # A field of a method of a chain comes with the chain's order, which may be the difference.
     made = {
         key.rsplit(".", depth)[0] for key in keys_of_rows for depth in range(key.count(".") + 1)
     }
@@ -113,9 +113,9 @@ def _resolved(table: PaperTable, cell: PaperCell) -> PaperCell | None:
 
 
 def _at_fault(table: PaperTable, cell: PaperCell, error: str) -> str:
-    """Return the row, the column, or both, to which the error of a cell belongs.
+    """Name the row or column that caused the error of a cell, or both.
 
-    One that all cells of both have is of the command, or of all cells.
+    If all cells of both have the error, the command or every cell causes it.
     """
     chosen = [each for each in table.cells if each.chosen]
     in_row, in_column = (
@@ -139,7 +139,7 @@ def _error(table: PaperTable, cell: PaperCell) -> str:
 def _shortened(cells: Sequence[PaperCell], most: int) -> list[PaperCell]:
     """Return cells shortened so that the longest of each column has at most `most` rounds.
 
-    Rows are compared within a column, whose cells are therefore shortened in proportion.
+    Rows are compared within a column, so the cells of a column are shortened in proportion.
     """
     columns: dict[str, dict[str, int]] = {}
     for cell in cells:

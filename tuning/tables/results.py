@@ -135,7 +135,7 @@ class TableResults:
 
     @cached_property
     def _known(self) -> list[PaperCell]:
-        """Cells whose runs were entered into the folder, and chosen ones that have none."""
+        """Cells with runs in the folder's index, and chosen cells that can have no runs."""
         entered = self.folder.index.items()
         return [
             cell
@@ -168,9 +168,9 @@ class TableResults:
         return by_run
 
     def _asked(self, cell: PaperCell) -> list[Run]:
-        """Return the runs of a cell by seed: those of the plan's seeds; of an unchosen one, begun.
+        """Return a cell's runs with the plan's seeds, by seed; of an unchosen cell, begun runs.
 
-        Runs of other seeds stay in the folder, and are shown to a command that asks for them.
+        Runs of other seeds stay in the folder; commands that ask for these seeds show them.
         """
         if cell.missing:
             return []
@@ -287,9 +287,9 @@ class TableResults:
 
 
 def _settings_of(cell: PaperCell, searched: Collection[str]) -> dict[str, Any]:
-    """Return the settings of a cell's runs on which their models depend.
+    """Return the settings of a cell's runs that decide their models.
 
-    The seed is left out, and so are settings that were searched, which the notes name.
+    The seed is left out, and so are searched settings, which the notes name.
     """
     settings = result_settings(canonical(cell.run.settings.to_dict()))
     return {key: value for key, value in settings.items() if key not in searched}
@@ -300,7 +300,7 @@ def _with_differences(
     settings: Mapping[Place, Mapping[str, Any]],
     of_every_row: Collection[str],
 ) -> dict[Place, PaperCell]:
-    """Return cells with the settings in which they differ from the other rows of their column.
+    """Return cells with the settings that differ from the other rows of their column.
 
     Settings of the method define a row and are left out. If rows share a method, so are settings
     that differ in every row of the paper's table, as the rows' names tell them.

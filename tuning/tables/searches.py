@@ -64,12 +64,12 @@ def read_tune(values: Mapping[str, Any]) -> TuneTable:
 
 @dataclass(frozen=True)
 class Searched:
-    """A row or a cell to be searched.
+    """A row or a cell with settings to search.
 
     Attributes:
         title: Its name.
         cells: Its cells, which take the best settings.
-        study: The search; None where none of the ranges is of its settings.
+        study: The search; None if no range belongs to its settings.
         options: Its options.
     """
 
@@ -80,7 +80,7 @@ class Searched:
 
     @property
     def is_chosen(self) -> bool:
-        """True if one of its cells is to be run; of others, earlier searches are read."""
+        """True if one of its cells will be run; if not, only earlier searches are read."""
         return any(cell.chosen and not cell.missing for cell in self.cells)
 
 
@@ -88,8 +88,9 @@ def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
     """Return the searches of a plan's cells.
 
     Raises:
-        SettingsError: a range is wrong, is of no row's settings, of one that rows or columns set,
-            or of one that decides budget or judge; or the grids of rows have other sizes.
+        SettingsError: a range is wrong, belongs to no row's settings, to a setting of rows or
+            columns, or to a setting that decides budget or judge; or the rows' grids have different
+            sizes.
     """
     with _named():
         entries = read_entries(tune.space)
@@ -105,7 +106,7 @@ def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
             raise SettingsError(f"tune.space.{key}: is set by rows or columns; leave it out there")
     units = [*(_by_row(plan, tune) if tune.each == "row" else _by_cell(plan))]
     searched = list[Searched]()
-    # Ranges are ordered whatever the rows; those of methods are last.
+    # Ranges have the same order for all rows; ranges of methods are last.
     keys = sorted(entries, key=lambda key: (key.startswith("method."), key))
     ordered = {key: entries[key] for key in keys}
     for title, cells, settings in units:
@@ -119,18 +120,18 @@ def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
 
 
 def _coordinates(ordered: Sequence[str], common: Sequence[str], whole: bool) -> tuple[str, ...]:
-    """Return the ranges in whose order a row's points are drawn; those it lacks are skipped.
+    """Return the ranges in the order of drawing a row's points; ranges that it lacks are skipped.
 
     So all rows have the same points in the ranges that they share.
 
     Args:
         ordered: All ranges.
-        common: The row's own, in the same order.
-        whole: Whether coordinates depend on those after them, too.
+        common: The row's ranges, in the same order.
+        whole: Whether a coordinate depends on later coordinates, too.
     """
     ends = len(ordered) if whole else max(map(ordered.index, common), default=-1) + 1
     drawn = tuple(ordered[:ends])
-    return () if drawn == tuple(common) else drawn  # as a study's own, of which none is recorded
+    return () if drawn == tuple(common) else drawn  # a study records no order of its own ranges
 
 
 def _is_searched(

@@ -28,11 +28,11 @@ class Sweep:
     """A finished sweep.
 
     Attributes:
-        runs: A row per run of the cells: folder `run_dir`, `seed`, the value of each axis and of
-            what was tuned by dotted key, and that of each metric, null for a run without an end.
-            Columns of axes have the type of their values: words, whole numbers, numbers (also where
-            some are whole) or truth values. Lists, and values of several types, are text, as they
-            are typed as an override. A run without the setting, or with none, has null.
+        runs: A row per run of the cells: folder `run_dir`, `seed`, the values of the axes and the
+            tuned settings by dotted key, and the value of each metric, null for a run without an
+            end. Columns of axes have the type of their values: words, whole numbers, numbers (even
+            if some are whole) or truth values. Lists, and values of several types, are text, as
+            typed in an override. A run without the setting, or with value none, has null.
         cells: A row per cell: mean, deviation and values by seed, as in `table.parquet`.
     """
 
@@ -113,9 +113,9 @@ def sweep(
 
 
 def _settings_and_axes(axes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
-    """Return the settings of all runs and the axes, of which each value is in a list or several.
+    """Return the settings of all runs, and the axes with their values in lists.
 
-    As on a command line, a text may have several values, such as "0.1,0.2" and "1..4".
+    As on a command line, a text may hold several values: "0.1,0.2" and "1..4".
     """
     settings, several = dict[str, Any](), dict[str, Sequence[Any]]()
     for key, levels in axes.items():

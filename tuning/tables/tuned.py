@@ -42,7 +42,7 @@ NAME = "tuning"
 """Name of every search in its own storage; pruners may draw by it, alike for all rows."""
 AGAIN = "fix this, then type the same command to try them again"
 THREE = 3
-"""Fewest choices whose least and largest are edges."""
+"""Least number of choices for the smallest and the largest to be edges."""
 FEW_HELD_OUT = 200
 """Number of held-out samples below which a note says how few they are."""
 EDGE = 0.05
@@ -55,19 +55,19 @@ class Chosen:
 
     Attributes:
         title: Name of the row or the cell.
-        values: The best settings by dotted key; none where nothing was to be searched.
-        edges: The keys whose best value lies on an edge of its range, with edge and range in words.
+        values: The best settings by dotted key; empty if there was nothing to search.
+        edges: Keys with a best value on an edge of the range, with edge and range in words.
         score: The best held-out accuracy or loss.
-        objective: Which of both.
+        objective: Accuracy or loss.
         curve: The score of each completed trial by its number.
         rounds: Rounds of all trials.
         trials: Number of trials that ended.
-        failed: How many of them failed; trials that diverge do.
+        failed: How many of them failed; trials that diverge fail.
         pruned: How many of them were pruned.
-        tied: Number of trials that have the best score, of which the first was taken. Where all
-            have it, no value is said to lie on an edge.
+        tied: Number of trials that have the best score; the first of them was taken. If all trials
+            have it, no value counts as on an edge.
         held_out: Samples on which trials are scored; None if unknown.
-        error: The first trial's error where no trial succeeded, so that nothing was chosen.
+        error: The first trial's error if no trial succeeded; then nothing was chosen.
     """
 
     title: str
@@ -102,7 +102,7 @@ class Chosen:
             yield f"{self.title}: left out: all {self.trials} trials failed; first: {self.error}"
             return
         if self.score is None:
-            yield f"{self.title}: none of the ranges is of its settings, which stay."
+            yield f"{self.title}: no range belongs to its settings, which stay."
             return
         lost = {"failed": self.failed, "pruned": self.pruned}
         words = "".join(f"; {count} trials {how}" for how, count in lost.items() if count)
@@ -136,13 +136,13 @@ def tuned(
         table: The table.
         tune: How they are searched.
         searched: The searches.
-        out: Folder of the sweep, in which the studies lie under `tuning/`.
+        out: Folder of the sweep; its `tuning/` holds the studies.
         jobs: Number of slots; None takes as many as fit.
         line: Prints a line.
 
     Raises:
         RaysimError: a setting, the data, a folder or the cluster does not allow a search, or all
-            trials of one failed.
+            trials of a search failed.
     """
     with ExitStack() as ends:
         opened: dict[Path, Tuner] = {}
@@ -199,8 +199,8 @@ def _folders(
 ) -> list[Path | None]:
     """Return the folder of each search, named by all that decides its trials, and by its data.
 
-    Trials on other data are not compared, so a search whose data has changed begins anew. Of one
-    that is not chosen, whose data is not read, it is the last folder; None if there is none.
+    Trials on other data are not compared, so a search starts again after its data has changed. The
+    data of an unchosen search is not read; it has its last folder, or None if there is none.
 
     Raises:
         RaysimError: the data of a chosen search cannot be prepared.
@@ -219,7 +219,7 @@ def _folders(
             data[key] = digests_of(dataset, data_root())["train"]
         folder = out / "tuning" / f"{name}-{data[key][:12]}"
         if known and folder not in known:
-            line(f"note: {search.title}: the data has changed since {known[-1]}; searching anew")
+            line(f"note: {search.title}: the data has changed since {known[-1]}; searching again")
         folders.append(folder)
     return folders
 
@@ -304,7 +304,7 @@ def _last(trial: FrozenTrial, repeated: Mapping[int, FrozenTrial]) -> FrozenTria
 
 
 def _edges(resolved: ResolvedStudy, values: Mapping[str, Any]) -> dict[str, str]:
-    """Return in words the edges on which values lie, if their ranges can be widened there."""
+    """Return in words the edges that values lie on, if their ranges can be widened there."""
     edges = {}
     for key, value in values.items():
         allowed = resolved.space[key]
@@ -324,10 +324,10 @@ def _rounds(trial: FrozenTrial) -> int:
 
 
 def beyond_edge(values: Range, value: Any) -> float | None:
-    """Return a value beyond the edge of a range on which a value lies; None if it lies on none.
+    """Return a value beyond the range if a value lies on the range's edge; None if not.
 
-    The edges of a range are its outer EDGEs, on its own scale; those of choices are the least and
-    the largest number of three or more.
+    The edges of a range are its outer EDGEs, on its own scale. The edges of three or more choices
+    are the smallest and the largest number.
     """
     if isinstance(values, CategoricalDistribution):
         numbers = [v for v in values.choices if isinstance(v, int | float) and type(v) is not bool]

@@ -3,8 +3,9 @@
 The work is rounds x clients of a round x samples that a client trains on, in local epochs or steps;
 an asynchronous round counts the clients whose updates make a version.
 The speed is measured on rounds of the run's own settings, with fewer clients and samples if these
-would take longer than a few seconds, and includes a method's further passes, its server and the
-driver, but no analyses and clocks. That of evaluations is measured apart, if they are not too long.
+would take longer than a few seconds. It includes a method's further passes, its server and the
+driver, but no analyses and clocks. The speed of evaluations is measured apart, unless they take too
+long.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Pace:
 
 
 class RunCost:
-    """Work of runs, whose common data is opened once."""
+    """Work of runs; their common data is opened once."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, DataSize] = {}
@@ -139,11 +140,11 @@ def _measure_size(settings: Settings) -> DataSize:
 
 
 def evaluation_steps(settings: Settings, size: DataSize) -> float:
-    """Return the work of an evaluation in sample-steps, those before it among them.
+    """Return the work of an evaluation in sample-steps, the training before it included.
 
-    On samples of their own, clients are scored with the global model, with what they deploy, and
-    after fine-tuning. They train for the latter, and with `evaluation.when=after` for what they
-    deploy, once for each set of samples.
+    On clients' own samples, the evaluation scores the global model, the clients' deployed models,
+    and their models after fine-tuning. Clients train for fine-tuning, and with
+    `evaluation.when=after` for their deployed models, once for each set of samples.
     """
     evaluation, local = settings.evaluation, settings.local
     deploys_own = settings.method.deploys_client_models or evaluation.when == "after"

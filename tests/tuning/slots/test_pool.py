@@ -184,7 +184,7 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     assert cluster.now >= slots.START_SECONDS
     assert notes == [
         "1 of 2 slots have started; the others start when the cluster has room for them (free: 0"
-        " of 2 CPUs), and runs start meanwhile in those that have"
+        " of 2 CPUs); meanwhile runs start in the started slots"
     ]
     cluster.busy = 0
     waited(pool, 3)

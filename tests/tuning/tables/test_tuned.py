@@ -422,4 +422,4 @@ def test_a_search_on_other_data_begins_anew(slots, raysim_command, tmp_path):
     assert "The data has changed since 2 of 2 runs, the first fedavg, seed 0;" in said
     assert f"to run it again, delete {first.parent.parent}/" in said
     said, started = sweep("1")
-    assert started == [] and "searching anew" not in said and "has changed since 2 of 2" in said
+    assert started == [] and "searching again" not in said and "has changed since 2 of 2" in said
