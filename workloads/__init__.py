@@ -9,7 +9,7 @@ DATASETS.add(
     {
         "mnist": "raysim.workloads.datasets.mnist:Mnist",
         "fashion-mnist": "raysim.workloads.datasets.mnist:FashionMnist",
-        "emnist": "raysim.workloads.datasets.emnist:Emnist",
+        "emnist": "raysim.workloads.datasets.mnist:Emnist",
         "cifar10": "raysim.workloads.datasets.cifar:Cifar10",
         "cifar100": "raysim.workloads.datasets.cifar:Cifar100",
         "aptos": "raysim.workloads.datasets.medical:Aptos",

@@ -30,10 +30,9 @@ from raysim.federation.prepared import (
     open_prepared,
     prepared,
 )
-from raysim.federation.root_samples import without_root
 from raysim.federation.samples import not_finite
 from raysim.numbers.arrays import Array
-from raysim.numbers.seeds import seeded
+from raysim.numbers.seeds import seeded, stream
 from raysim.numbers.tensors import Tensors
 from raysim.samples.arrow import open_split
 from raysim.samples.client_indices import (
@@ -443,3 +442,34 @@ def _of_natural_clients(
 def open_samples(split: Split | Path) -> Split:
     """Return the samples of a federation's training or test set."""
     return open_split(split) if isinstance(split, Path) else split
+
+
+def without_root(
+    indices: ClientIndices, count: int, seed: int, participants: Participants
+) -> tuple[ClientIndices, Indices]:
+    """Draw R root samples by the seed; return the client indices without them, and them [R].
+
+    The root samples are ascending, and come from participants' samples, as nobody trains on the
+    samples of new clients. If several clients hold a root sample, all of them lose it.
+
+    Raises:
+        SettingsError: a client would have no sample left, or the partition draws clients' samples
+            on demand.
+    """
+    setting = f"aggregation.root={count}"
+    if not isinstance(indices, ListedIndices):
+        raise SettingsError(
+            f"{setting}: the partition draws a client's samples when it trains, or has them share"
+            " some: choose another partition, or fewer clients"
+        )
+    by_client = [indices[client] for client in range(len(indices.sizes))]
+    held = np.unique(np.concatenate([by_client[client] for client in participants.listed]))
+    if count >= len(held):
+        raise SettingsError(
+            f"{setting}: must be below the {len(held)} samples of clients that take part"
+        )
+    root = np.sort(stream(seed, "root-samples").choice(held, count, replace=False))
+    kept = ListedIndices.of_some([each[~np.isin(each, root)] for each in by_client])
+    if len(empty := np.flatnonzero(kept.sizes == 0)):
+        raise SettingsError(f"{setting}: leaves client {empty[0]} no samples; choose fewer")
+    return kept, root

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from raysim.api.components import cause
 from raysim.api.scoring import CLASSIFICATION, Scoring
 from raysim.errors import DataError, RaysimError, visible
-from raysim.federation.client_tests import local_test_of, names_of
-from raysim.federation.federation import Federation
+from raysim.federation.federation import CLIENT_TESTS, Federation, LocalTest
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.federation.named_columns import ColumnOrder
 from raysim.federation.samples import read_pair
@@ -26,6 +25,7 @@ from raysim.samples.data import Split, are_names
 
 WORDS = "UO"
 """Kinds of arrays of words, which pandas holds as objects."""
+PARTS = {"x": "inputs", "y": "targets"}
 
 
 def number_words(targets: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[str, ...]]:
@@ -181,7 +181,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
             f"Task.model: must be a module or a function that builds one; is {task.model!r}"
         )
     names = [f"client {number}" for number in range(len(task.clients))]
-    own_tests = names_of(task.client_tests, len(names))
+    own_tests = _names_of_tests(task.client_tests, len(names))
     pairs_given: dict[str, Any] = dict(zip(names, task.clients, strict=True))
     pairs_given |= {} if task.test is None else {"Task.test": task.test}
     pairs_given |= {name: task.client_tests[number] for number, name in own_tests.items()}
@@ -209,7 +209,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         InputPipeline(),
         _Builder(task.model, several),
         scoring=task.scoring,
-        local_test=local_test_of(own_tests, sets, train, len(clients)),
+        local_test=_local_test(own_tests, sets, train, len(clients)),
         class_names=class_names,
         in_words=bool(labels),
     )
@@ -294,3 +294,63 @@ def _read_targets(name: str, y: Array) -> Array:
     if y.dtype.kind not in "fiub":
         raise DataError(f"{name}: targets must be numbers, not {y.dtype}")
     return y.astype(np.float64 if y.dtype.kind == "f" else np.int64)
+
+
+def _names_of_tests(client_tests: Sequence[Any] | None, clients: int) -> dict[int, str]:
+    """Return the names in errors of the clients' test samples, by client with test samples.
+
+    Args:
+        client_tests: Per client, samples or None; empty where no client has any.
+        clients: Number of clients K.
+
+    Raises:
+        DataError: there is not one entry per client.
+    """
+    if client_tests is None:
+        return {}
+    if not isinstance(client_tests, list | tuple):
+        raise DataError(
+            f"{CLIENT_TESTS}: must be a list of one entry a client; is {client_tests!r:.80}"
+        )
+    if len(client_tests) not in (0, clients):
+        raise DataError(
+            f"{CLIENT_TESTS}: {len(client_tests)} entries for {clients} clients; give one a client,"
+            " None where it has no test samples"
+        )
+    with_tests = (number for number, pair in enumerate(client_tests) if pair is not None)
+    return {number: f"{CLIENT_TESTS}, client {number}" for number in with_tests}
+
+
+def _local_test(
+    names: Mapping[int, str], sets: Mapping[str, Split], train: Split, clients: int
+) -> LocalTest | None:
+    """Return the clients' own test samples; None if none are given.
+
+    Args:
+        names: Names of the sets of test samples, by client.
+        sets: Samples by name.
+        train: The training samples of all clients; test samples must have their shapes and dtypes.
+        clients: Number of clients K.
+
+    Raises:
+        DataError: shapes or dtypes differ from the training samples', or all sets are empty.
+    """
+    if not names:
+        return None
+    filled = {name: sets[name] for name in names.values() if len(sets[name])}
+    if not filled:
+        raise DataError(
+            f"{CLIENT_TESTS}: no client has a sample; leave it out, or give one client some"
+        )
+    for name, samples in filled.items():
+        for part, title in PARTS.items():
+            array, like = getattr(samples, part), getattr(train, part)
+            if (array.shape[1:], array.dtype.kind) != (like.shape[1:], like.dtype.kind):
+                raise DataError(
+                    f"{name}: {title} {array.dtype}{[*array.shape[1:]]} a sample; must be"
+                    f" {like.dtype}{[*like.shape[1:]]}, as in Task.clients"
+                )
+    x, y = (np.concatenate([getattr(each, part) for each in filled.values()]) for part in PARTS)
+    sizes = [len(sets[names[number]]) if number in names else 0 for number in range(clients)]
+    rows = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+    return LocalTest(ListedIndices.of_some(rows), Split(x, y), "local")

@@ -7,23 +7,44 @@ resident; a client costs a copy of the broadcast model into it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from raysim.api.rules import Batch, Outputs, Rules, Upload, View
+from raysim.api.rules import (
+    Batch,
+    Outputs,
+    Rules,
+    Trained,
+    Transform,
+    Upload,
+    View,
+    only_in_finish,
+)
 from raysim.config import LocalSettings
+from raysim.numbers.given import Given
 from raysim.numbers.tensors import CPU, Tensors
-from raysim.numbers.tensors.torch_private import can_record_steps
-from raysim.training.client_training import ClientTraining
-from raysim.training.job import ClientJob, LocalLosses
+from raysim.numbers.tensors.torch_private import can_record_steps, gradients_of
+from raysim.training.companions import Beside
+from raysim.training.job import (
+    Bounds,
+    ClientJob,
+    LocalLosses,
+    batch_bounds,
+    iterate_epochs,
+    steps_of,
+)
 from raysim.training.network import Network
-from raysim.training.objective import derivatives, objective
-from raysim.training.recorded_steps import RecordedSteps
+from raysim.training.objective import derivatives, objective, reported_objective
+from raysim.training.recorded_steps import ClientSteps, GuardedView, RecordedSteps
+from raysim.training.rule_keys import functions_of_step
+from raysim.training.tail_average import TailAverage
 from raysim.training.update import Update
 
 
@@ -129,3 +150,284 @@ class SequentialTrainer:
         """Set the states of the generators that dropout may draw from."""
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
+
+
+class ClientTraining:
+    """Training of one client.
+
+    Batches are copies of the samples. If rules or further passes read a batch after the network,
+    which may change its input in place, the network runs on a copy of the batch.
+    """
+
+    def __init__(self, trainer: SequentialTrainer, job: ClientJob) -> None:
+        self.trainer, self.job, self.rules = trainer, job, job.rules
+        network, start = trainer.network, job.rules.start(job.broadcast, job.state, job.personal)
+        if start:
+            network.load(start)
+        network.train_only(job.trainable)
+        self.tensors = tensors = network.tensors()
+        self.names = network.trainable_names(job.trainable)
+        self.params = [tensors[name] for name in self.names]
+        # The same memory: steps without autograd's bookkeeping took 2% less time.
+        self.detached_params = [tensor.detach() for tensor in self.params]
+        self.view = View(
+            params=tensors,
+            trainable=self.names,
+            start=start,
+            broadcast=job.broadcast,
+            state=job.state,
+            personal=job.personal,
+            values=job.values,
+            generator=only_in_finish,
+            at=trainer.at,
+            gradient=self.gradient,
+            frozen=network.frozen_names,
+            buffers=network.buffer_names,
+        )
+        self.given = Given.of_view(vars(self.view))
+        transforms, self.beside = self.rules.transforms, self.companions()
+        self.states = {t.name: {**t.init(self.view)} for t in transforms}
+        self.before_momentum = [t for t in transforms if not t.after_momentum]
+        self.after_momentum = [t for t in transforms if t.after_momentum]
+        if trainer.optimizer.keeps_gradient:
+            self.before_momentum += self.after_momentum
+            self.after_momentum = []
+        self.keys = [(t.name, key) for t in self.before_momentum for key in self.states[t.name]]
+        self.update, self.rng = trainer.update(job.lr), trainer.rng_state()
+        self.update.start(self.detached_params, self.names, job.optimizer)
+        other = job.data.scoring.reported or not self.rules.are_plain
+        self.loss_is_objective = not other and job.values.keeps_loss
+        self.recorded, before = self.recorded_steps(()), self.before_momentum
+        self.recorded_direction = self.recorded_steps(before) if before else None
+        self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
+
+    @cached_property
+    def copies(self) -> bool:
+        """True if the network runs on copies of batches."""
+        return bool(functions_of_step(self.rules, self.rules.transforms))
+
+    def recorded_steps(self, transforms: Sequence[Transform]) -> ClientSteps | None:
+        """Return the client's recorded steps, which include these transforms, or None."""
+        if self.trainer.recorded is None:
+            return None
+        return self.trainer.recorded.of(self.rules, self.job.trainable, self.view, transforms)
+
+    def run(self) -> tuple[Upload, LocalLosses]:
+        """Take all steps; return the upload and the losses."""
+        losses: list[Tensor] = []
+        objectives: list[Tensor] = []
+        sizes: list[int] = []
+        tail = self.tail_average()
+        for batch in self.batches():
+            loss, value = self.step(batch)
+            if tail:
+                tail.after_step([True])
+            losses.append(loss)
+            objectives.append(value)
+            sizes.append(len(batch.y))
+        detached = dict(zip(self.names, self.detached_params, strict=True))
+        self.trainer.network.bindings.check_parameters(detached)
+        if tail and sizes:
+            tail.settle()
+        kept = self.update.kept(self.names) if sizes else {}
+        trained = Trained(
+            steps=len(sizes),
+            lr=self.job.lr,
+            states=self.states | {name: own.state for name, own in self.beside.items()},
+            samples=self.job.data,
+            optimizer=kept,
+            solver=self.trainer.optimizer,
+            transforms=self.rules.transforms,
+            batching=self.trainer.local.batching,
+            companions={name: own.tensors for name, own in self.beside.items()},
+        )
+        self.given.check_left("a rule of local training")
+        with torch.no_grad():
+            gradient = partial(self.trainer.gradient, self.rules, self.view)
+            upload = self.rules.finish(self.job.finishing(self.view, gradient), trained)
+        self.given.check_left("finish")
+        if not sizes:
+            return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
+        return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)
+
+    def companions(self) -> dict[str, Beside]:
+        """Return the rules' companions at their start, by name."""
+        return {
+            companion.name: Beside(
+                _copied(companion.start(self.view)),
+                _copied(companion.init(self.view)),
+                self.trainer.update(self.job.lr),
+            )
+            for companion in self.rules.companions
+        }
+
+    def tail_average(self) -> TailAverage | None:
+        """Return the running mean over the last steps, if they are averaged."""
+        share = self.trainer.local.tail_average
+        if not share:
+            return None
+        steps = steps_of(self.job.epochs, len(self.bounds()))
+        return TailAverage(self.detached_params, [steps], share)
+
+    def bounds(self) -> Bounds:
+        """Return (start, stop) of the batches of an epoch."""
+        return batch_bounds(
+            len(self.job.data.y),
+            self.trainer.local.batching,
+            self.trainer.network.has_batchnorm,
+        )
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches of all steps."""
+        bounds = self.bounds()
+        return islice(self._batches(bounds), steps_of(self.job.epochs, len(bounds)))
+
+    def _batches(self, bounds: Bounds) -> Iterator[Batch]:
+        data, used = self.job.data, bounds[-1][1]
+        buffer = self.trainer.buffer(data, used)
+        sizes = [stop - start for start, stop in bounds]
+        for inputs, order in iterate_epochs(self.job, bounds):
+            index = torch.from_numpy(order[:used]).to(data.y.device)
+            x = torch.index_select(inputs, 0, index, out=buffer.x)
+            y = torch.index_select(data.y, 0, index, out=buffer.y)
+            for pair in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):
+                yield Batch(*pair, scoring=data.scoring)
+
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Take one step; return the loss at T=1 and the objective before it."""
+        if self.rules.transforms or self.rules.companions:
+            self.rng = self.trainer.rng_state()
+        states = [self.states[name][key] for name, key in self.keys]
+        recorded = self.recorded_direction
+        taken = recorded and recorded.take(self.guarded_direction, batch, states)
+        loss, value, *changed = taken or self.plain_direction(batch, states)
+        directions, states = changed[: len(self.names)], changed[len(self.names) :]
+        for (name, key), state in zip(self.keys, states, strict=True):
+            self.states[name][key] = state
+        with torch.no_grad():
+            directions = self.update.directions(directions)
+            directions = self.transform(
+                self.after_momentum, self.view, directions, batch, self.states
+            )
+            directions = self.update.add_decoupled_decay(directions, self.detached_params)
+            self.update.move(self.detached_params, directions)
+            for each in self.rules.companions:
+                companion, lr = self.beside[each.name], self.job.lr
+                companion.step(
+                    *each.gradient(self.view, companion.tensors, batch, companion.state, lr)
+                )
+            return loss, reported_objective(self.rules, self.states, value)
+
+    def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the result of `direction`; only the gradient is recorded, if possible."""
+        taken = self.recorded and self.recorded.take(self.guarded_gradient, batch)
+        taken = taken or self.differentiate(self.view, batch)
+        return self.direction(self.view, taken, batch, states)
+
+    def guarded_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the result of `direction`, for a view that refuses reads of its other parts."""
+        return self.direction(self.guarded, self.guarded_gradient(batch), batch, states)
+
+    def guarded_gradient(self, batch: Batch, states: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        """Return the result of `differentiate`, for the same view."""
+        return self.differentiate(self.guarded, batch)
+
+    def direction(
+        self, view: View, taken: Sequence[Tensor], batch: Batch, states: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Return loss, objective, the direction before the momentum, and the transforms' states.
+
+        Args:
+            view: The client's view.
+            taken: Loss, objective and gradient.
+            batch: The step's batch.
+            states: States of the transforms before the momentum, in the order of `keys`.
+        """
+        loss, value, *gradients = taken
+        named: dict[str, dict[str, Tensor]] = {t.name: {} for t in self.before_momentum}
+        for (name, key), state in zip(self.keys, states, strict=True):
+            named[name][key] = state
+        with torch.no_grad():
+            gradients = self.update.clip(gradients)
+            gradients = self.update.add_weight_decay(gradients, self.params)
+            gradients = self.transform(self.before_momentum, view, gradients, batch, named)
+            return loss, value, *gradients, *(named[name][key] for name, key in self.keys)
+
+    def transform(
+        self,
+        transforms: Sequence[Transform],
+        view: View,
+        gradients: list[Tensor],
+        batch: Batch,
+        states: dict[str, dict[str, Tensor]],
+    ) -> list[Tensor]:
+        """Apply transforms in turn; replace their states."""
+        if not transforms:
+            return gradients
+        named: Tensors = dict(zip(self.names, gradients, strict=True))
+        for change in transforms:
+            named, state = change.update(view, named, batch, states[change.name])
+            states[change.name] = {**state}
+        return [named[name] for name in self.names]
+
+    def differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
+        """Return the loss at T=1, the objective, and its gradient at the parameters."""
+        outputs = self.trainer.outputs(batch.x.clone() if self.copies else batch.x)
+        bindings = self.trainer.network.bindings
+        if rebound := bindings.rebound():
+            self.tensors.update(rebound)  # the view's tensors
+        value = objective(self.rules, view, outputs, batch)
+        gradients = gradients_of(value, self.params)
+        if rebound:  # not before the backward pass, which may need the old values
+            self.tensors.update(bindings.settle(rebound))
+        value = value.detach()
+        with torch.no_grad():
+            loss = value if self.loss_is_objective else batch.reported.loss(outputs.logits)
+            return loss, value, *gradients
+
+    def gradient(
+        self,
+        tensors: Tensors,
+        batch: Batch,
+        *,
+        along: Tensors | None = None,
+        change_outputs: Callable[[Outputs], Outputs] | None = None,
+    ) -> dict[str, Tensor]:
+        """Return `View.gradient` of a step: with its random draws."""
+        network, before = self.trainer.network, self.trainer.rng_state()
+        items = network.tensors().items()  # in the fast memory format
+        with torch.no_grad():
+            copies = {name: torch.empty_like(t).copy_(tensors[name]) for name, t in items}
+        points = [copies[name] for name in self.names]
+        vector = [along[name] for name in self.names] if along is not None else None
+        self.trainer.set_rng_state(self.rng)
+        with torch.enable_grad():  # without it, some kernels differ
+            plain = self.recorded if vector is None and change_outputs is None else None
+            taken = plain and plain.take_at([*copies.values()], batch)
+            gradients = (
+                taken[2:] if taken else self.derivatives_at(copies, batch, vector, change_outputs)
+            )
+        self.trainer.set_rng_state(before)
+        with torch.no_grad():
+            decayed = self.update.add_weight_decay([*gradients], vector or points)
+            return dict(zip(self.names, decayed, strict=True))
+
+    def derivatives_at(
+        self,
+        tensors: Tensors,
+        batch: Batch,
+        along: Sequence[Tensor] | None,
+        change_outputs: Callable[[Outputs], Outputs] | None,
+    ) -> list[Tensor]:
+        """Return derivatives of the objective at the client's own tensors, by autograd."""
+        points = [tensors[name].requires_grad_() for name in self.names]
+        with self.trainer.autocast():
+            outputs = self.trainer.network.at(tensors, batch.x.clone()).in_float32()
+        outputs = change_outputs(outputs) if change_outputs else outputs
+        value = objective(self.rules, replace(self.view, params=tensors), outputs, batch)
+        return derivatives(value, points, along)
+
+
+def _copied(tensors: Tensors) -> dict[str, Tensor]:
+    """Return copies, which a step may change in place."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import raysim
-from raysim.training import client_training
+from raysim.training import sequential
 from tests.cuda.device import CudaDevice
 from tests.cuda.runs import Runs
 
@@ -282,7 +282,7 @@ IN_STEPS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 @pytest.mark.parametrize("fault", IN_STEPS)
 def test_a_fault_in_the_steps_of_a_run_ends_it(tmp_path, monkeypatch, fault):
     plant, message = IN_STEPS[fault]
-    real = client_training.gradients_of
-    monkeypatch.setattr(client_training, "gradients_of", lambda *at: [*map(plant, real(*at))])
+    real = sequential.gradients_of
+    monkeypatch.setattr(sequential, "gradients_of", lambda *at: [*map(plant, real(*at))])
     with pytest.raises(raysim.RunError, match=message):
         Runs(tmp_path, monkeypatch, "fedavg", "mlp", rounds=1).on_gpu("alone")

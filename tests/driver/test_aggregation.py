@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import raysim
 from raysim.api.differences import flat_values, of_flat_values
-from raysim.federation.root_samples import without_root
+from raysim.federation.federation import without_root
 from raysim.federation.task import from_task
 from raysim.numbers.tensors import Layout
 from raysim.samples.client_indices import ListedIndices

@@ -19,7 +19,7 @@ from raysim.api.scoring import cross_entropies
 from raysim.errors import DataError
 from raysim.results.compare import comparison, group_runs
 from raysim.results.runs import read_run
-from raysim.workloads.models.pretrained import load_weights
+from raysim.workloads.models.resnet import load_weights
 from tests.tasks import Notes, SmallNet, make_settings, make_task, model_of
 
 SIZES = (12, 9)

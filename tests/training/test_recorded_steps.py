@@ -18,7 +18,7 @@ from raysim.api.rules import Batch, LocalValues, Rules, Transform
 from raysim.config import LocalSettings
 from raysim.numbers.seeds import torch_generator
 from raysim.numbers.tensors.torch_private import compile_script, foreach_add
-from raysim.training import client_training, objective, operations, recorded_steps
+from raysim.training import objective, operations, recorded_steps, sequential
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.operations import UnrecordableError, source_of
@@ -178,8 +178,8 @@ def test_further_gradients_of_a_step_are_taken_by_its_script(monkeypatch):
     The transform itself is not recorded: one gradient is taken before it asks for the other.
     """
     calls: list[str] = []
-    backward = client_training.gradients_of
-    for module in (client_training, objective):  # of the step, and of `view.gradient`
+    backward = sequential.gradients_of
+    for module in (sequential, objective):  # of the step, and of `view.gradient`
         monkeypatch.setattr(module, "gradients_of", lambda *a: calls.append("") or backward(*a))
     (data,) = clients("dense", (60,))
     train(trainer_of(dense()), [data], Rules(transforms=(Transform("halved", halved),)))

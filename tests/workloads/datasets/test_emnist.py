@@ -10,7 +10,7 @@ import raysim.workloads  # noqa: F401 - registers names
 from raysim.errors import DataError
 from raysim.samples.arrow import open_split
 from raysim.samples.data import DATASETS
-from raysim.workloads.datasets.emnist import Emnist
+from raysim.workloads.datasets.mnist import Emnist
 from tests.workloads.datasets.idx_files import encode_idx
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from raysim.errors import DataError
-from raysim.workloads.datasets.idx import decode_idx
+from raysim.workloads.datasets.mnist import decode_idx
 from tests.workloads.datasets.idx_files import encode_idx
 
 PATH = Path("folder/some-idx3-ubyte")

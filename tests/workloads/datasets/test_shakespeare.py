@@ -17,8 +17,15 @@ from raysim.errors import DataError
 from raysim.samples.arrow import open_split
 from raysim.samples.data import DATASETS, Progress, Split
 from raysim.workloads.datasets.fetch import Source, data_root
-from raysim.workloads.datasets.plays import MAX_BYTES, WHEEL, plays, roles
-from raysim.workloads.datasets.shakespeare import SYMBOLS, Shakespeare, encode
+from raysim.workloads.datasets.shakespeare import (
+    MAX_BYTES,
+    SYMBOLS,
+    WHEEL,
+    Shakespeare,
+    encode,
+    plays,
+    roles,
+)
 
 PLAY = r"""# The Play
 
