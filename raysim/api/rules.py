@@ -434,6 +434,16 @@ def receive_model(broadcast: Groups, state: Groups, personal: Groups) -> Tensors
     return broadcast.get("model", {})
 
 
+def load_nothing(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
+    """Load nothing: no client trains."""
+    return {}
+
+
+def send_nothing(view: View, trained: Trained) -> Upload:
+    """Return an empty upload."""
+    return Upload()
+
+
 def nothing_received(client: int) -> int:
     """Return 0, the bytes of a broadcast that clients already have from an earlier pass."""
     return 0

@@ -65,7 +65,12 @@ def digests_of(dataset: Dataset, root: Path, progress: Progress = _ignore) -> di
     return {split: recorded_checksum(paths[split]) for split in ("train", "test")}
 
 
-def _refuse(title: str, done: int, total: int) -> None:
+def refuse(title: str, done: int, total: int) -> None:
+    """Refuse to fetch or convert anything.
+
+    Raises:
+        DataError: always.
+    """
     raise DataError(f"{title}: not there yet")
 
 
@@ -79,7 +84,7 @@ def known_digests(settings: Settings, root: Path) -> dict[str, str]:
     folder = root / portable_name(dataset.title) / "prepared"
     if any(folder.rglob("*.arrow")):
         with suppress(RaysimError):  # of files that are not there, or damaged since
-            digests = digests_of(dataset, root, _ignore if dataset.own_files else _refuse)
+            digests = digests_of(dataset, root, _ignore if dataset.own_files else refuse)
             tested = settings.evaluation.test and dataset.has_test
             return digests if tested else {"train": digests["train"]}
     return {}

@@ -82,7 +82,9 @@ from raysim.api.rules import (
     Trained,
     Upload,
     View,
+    load_nothing,
     nothing_received,
+    send_nothing,
 )
 from raysim.api.scoring import FORWARD_ROWS
 from raysim.methods.fedavg import FedAvg
@@ -173,7 +175,7 @@ class Mifl(FedAvg):
         dropped = sorted({*trained.clients} - {*kept})
         # Clients already have the broadcast model, the base of their uploads.
         sending = Pass(
-            kept, broadcast, Rules(_stay, finish=_send_staged), bytes_down=nothing_received
+            kept, broadcast, Rules(load_nothing, finish=_send_staged), bytes_down=nothing_received
         )
         averaged = yield sending
         if dropped and self.collect == "all":
@@ -195,8 +197,8 @@ class Mifl(FedAvg):
         """Send the new model to the dropped clients, and record which clients have it."""
         reached: Sequence[int] = ()
         if dropped:
-            finish = _replace_own if self.delivery == "own" and self._keeps_model else _take_in
-            pass_ = Pass(dropped, self.broadcast(state), Rules(_stay, finish=finish))
+            finish = _replace_own if self.delivery == "own" and self._keeps_model else send_nothing
+            pass_ = Pass(dropped, self.broadcast(state), Rules(load_nothing, finish=finish))
             reached = (yield pass_).clients
         return state.replace(**{CURRENT: {"clients": torch.tensor(reached, dtype=torch.int64)}})
 
@@ -276,11 +278,6 @@ def _probabilities(logits: Tensor) -> Tensor:
     return torch.cat([1 - positive, positive], dim=-1)
 
 
-def _stay(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
-    """Load nothing: no client trains."""
-    return {}
-
-
 def _bytes_down(
     broadcast: Groups, state: ServerState, frozen: Collection[str]
 ) -> Callable[[int], int] | None:
@@ -289,10 +286,6 @@ def _bytes_down(
         return None
     clients, model = {*state.groups[CURRENT]["clients"].tolist()}, nbytes(broadcast, frozen)
     return lambda client: 0 if client in clients else model
-
-
-def _take_in(view: View, trained: Trained) -> Upload:
-    return Upload()
 
 
 def _replace_own(view: View, trained: Trained) -> Upload:

@@ -43,7 +43,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.api.method import Passes, Round, ServerState
-from raysim.api.rules import Bases, Finish, Pass, Reduced, Rules, Trained, Upload, View
+from raysim.api.rules import (
+    Bases,
+    Finish,
+    Pass,
+    Reduced,
+    Rules,
+    Trained,
+    Upload,
+    View,
+    load_nothing,
+)
 from raysim.methods.fedavg import FedAvg
 from raysim.numbers.tensors import Groups, Tensors, nbytes, parameter_names, zeros_like
 
@@ -113,7 +123,7 @@ class PowerSgd(FedAvg):
     def _right(self, clients: Sequence[int], left: Tensors) -> Generator[Pass, Reduced, Tensors]:
         """Return the mean Q of clients that have trained; each keeps its residual."""
         finish = partial(_send_right, self.residual == "own")
-        pass_ = Pass(clients, {LEFT: left}, Rules(_stay, finish=finish), bases={})
+        pass_ = Pass(clients, {LEFT: left}, Rules(load_nothing, finish=finish), bases={})
         pass_ = replace(pass_, weighting=self.weighting)
         reduced = yield pass_
         right = reduced.means[RIGHT]
@@ -121,7 +131,7 @@ class PowerSgd(FedAvg):
             rest = replace(pass_, clients=reduced.clients, broadcast={LEFT: left, RIGHT: right})
             trip = nbytes({RIGHT: right})
             yield replace(
-                rest, rules=Rules(_stay, finish=_keep_rest), bytes_down=lambda client: trip
+                rest, rules=Rules(load_nothing, finish=_keep_rest), bytes_down=lambda client: trip
             )
         return right
 
@@ -169,11 +179,6 @@ def _send_left(finish: Finish, view: View, trained: Trained) -> Upload:
     sums = {**{g: sent for g, sent in upload.sums.items() if g != MODEL}, MODEL: others, LEFT: left}
     sums = {group: tensors for group, tensors in sums.items() if tensors}
     return replace(upload, sums=sums, round_state={**upload.round_state, WHOLE: whole})
-
-
-def _stay(broadcast: Groups, state: Groups, personal: Groups) -> Tensors:
-    """Load nothing: no client trains."""
-    return {}
 
 
 def _send_right(sends: bool, view: View, trained: Trained) -> Upload:

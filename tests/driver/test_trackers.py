@@ -52,13 +52,8 @@ def kept(monkeypatch):
     """Put a tracker in the place of MLflow, whose package counts as installed."""
     tracker = Kept()
     monkeypatch.setattr(trackers, "find_spec", lambda name: ModuleSpec(name, None))
-    monkeypatch.setattr(trackers, "import_module", lambda name: _Module(tracker))
+    monkeypatch.setattr(trackers, "resolve_name", lambda name: lambda: tracker)
     return tracker
-
-
-class _Module:
-    def __init__(self, tracker):
-        self.make = lambda: tracker
 
 
 def run(path, stop=0, **overrides):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from raysim.api.components import build_component
 from raysim.errors import RaysimError
-from raysim.federation.prepared import prepared
+from raysim.federation.prepared import prepared, refuse
 from raysim.results.report.partitions import Labels
 from raysim.results.runs import RunRecord
 from raysim.samples.arrow import open_split
 from raysim.samples.data import DATASETS
 from raysim.workloads.datasets.fetch import data_root
-
-
-class _NotPreparedError(Exception):
-    """Error raised when preparing a dataset would fetch or convert it."""
 
 
 def training_labels(record: RunRecord) -> Labels | None:
@@ -22,9 +18,6 @@ def training_labels(record: RunRecord) -> Labels | None:
     A user's own dataset is not imported, and no dataset is fetched.
     """
     from raysim import workloads  # noqa: F401 - registers the datasets
-
-    def refuse(what: str, done: int, total: int) -> None:
-        raise _NotPreparedError
 
     prefix = "dataset."
     fields = {k.removeprefix(prefix): v for k, v in record.settings.items() if k.startswith(prefix)}
@@ -35,6 +28,6 @@ def training_labels(record: RunRecord) -> Labels | None:
         dataset = build_component(DATASETS.get(name), fields, prefix)
         paths = prepared(dataset.for_run(record.seed), data_root(), refuse)
         labels = open_split(paths["train"]).y
-    except (RaysimError, _NotPreparedError):
+    except RaysimError:
         return None
     return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None

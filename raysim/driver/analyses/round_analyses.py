@@ -11,7 +11,7 @@ import numpy as np
 
 from raysim.analysis.base import ClientPart, Columns, Extra, MeasuredRound
 from raysim.api.method import Round, ServerState
-from raysim.api.rules import Reduced, Rules
+from raysim.api.rules import Reduced, Rules, send_nothing
 from raysim.api.scoring import TRAINED_ACCURACY
 from raysim.driver.analyses.run_analyses import TRAINED, Analyses
 from raysim.driver.evaluation.client_scores import spread
@@ -22,7 +22,6 @@ from raysim.driver.rounds.round_log import RoundLog
 from raysim.driver.uploads.client_figures import (
     Figures,
     for_round_alone,
-    nothing,
     with_parts,
 )
 from raysim.driver.uploads.dispatch import Dispatch, UploadStep
@@ -203,7 +202,7 @@ class _Passes:
     ) -> Mapping[int, Tensors]:
         """Run a client part on clients with the global model, without training."""
         model = self.analyses.settings.method.deployed(self.after.state)
-        rules, frozen = Rules(finish=nothing), self.runner.context.frozen
+        rules, frozen = Rules(finish=send_nothing), self.runner.context.frozen
         dispatch = Dispatch(clients, {"model": model, **groups}, rules, frozen=frozen)
         return self._figures(dispatch, part, extras)[1]
 

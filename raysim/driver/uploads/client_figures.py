@@ -99,11 +99,6 @@ def for_round_alone(view: View, trained: Trained, upload: Upload) -> Upload:
     return replace(upload, state={}, round_state=round_state)
 
 
-def nothing(view: View, trained: Trained) -> Upload:
-    """Return an empty upload."""
-    return Upload()
-
-
 def _received(keep: Callable[[Figures], None], reduced: Reduced) -> Reduced:
     """Hand the figures to `keep`; return the result without them."""
     figures: Figures = {}

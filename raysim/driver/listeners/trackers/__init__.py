@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import resolve_name
 
 from raysim.config import Settings
 from raysim.driver.listeners.listener import Listener
-from raysim.driver.listeners.trackers.base import TrackingListener
+from raysim.driver.listeners.trackers.base import Tracker, TrackingListener
 from raysim.errors import SettingsError, without_passwords
 
 TRACKERS = {
-    "mlflow": "raysim.driver.listeners.trackers.mlflow_runs",
-    "wandb": "raysim.driver.listeners.trackers.wandb_runs",
+    "mlflow": "raysim.driver.listeners.trackers.mlflow_runs:MlflowRuns",
+    "wandb": "raysim.driver.listeners.trackers.wandb_runs:WandbRuns",
 }
 
 
@@ -45,7 +45,7 @@ def tracked(settings: Settings, listener: Listener) -> Iterator[Listener]:
         yield listener
         return
     try:
-        tracker = import_module(TRACKERS[name]).make()
+        tracker: Tracker = resolve_name(TRACKERS[name])()
     except Exception as error:  # the package may raise any class
         why = without_passwords(" ".join(str(error).split()))
         raise SettingsError(f"tracker={name}: cannot be used: {why}") from error

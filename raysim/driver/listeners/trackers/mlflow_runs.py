@@ -28,6 +28,11 @@ class MlflowRuns(Tracker):
     """Runs of an MLflow experiment."""
 
     def __init__(self) -> None:
+        """Open the store.
+
+        Raises:
+            Exception: it cannot be used; MLflow has several classes for this.
+        """
         from mlflow import MlflowClient, get_tracking_uri
         from mlflow.exceptions import MlflowException
 
@@ -86,12 +91,3 @@ class MlflowRuns(Tracker):
                 if (experiment := self._client.get_experiment_by_name(name)) is None:
                     raise
         return str(experiment.experiment_id)  # another process may have created it meanwhile
-
-
-def make() -> Tracker:
-    """Return the tracker.
-
-    Raises:
-        Exception: the store cannot be used; MLflow has several classes for this.
-    """
-    return MlflowRuns()

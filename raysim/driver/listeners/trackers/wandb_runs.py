@@ -22,6 +22,11 @@ class WandbRuns(Tracker):
     """Runs of a W&B project."""
 
     def __init__(self) -> None:
+        """Connect to nothing yet: that is done when a run is opened.
+
+        Raises:
+            OSError: the server does not answer.
+        """
         import wandb
 
         settings = wandb.setup().settings
@@ -55,12 +60,3 @@ class WandbRuns(Tracker):
     def close(self, *, finished: bool) -> None:
         """Finish the run, which waits until its values are written."""
         self._run.finish(exit_code=0 if finished else 1)
-
-
-def make() -> Tracker:
-    """Return the tracker; it connects when a run is opened.
-
-    Raises:
-        OSError: the server does not answer.
-    """
-    return WandbRuns()
