@@ -335,36 +335,17 @@ def _cast(split: S, dtype: torch.dtype, place_of: Callable[[int], str]) -> S:
     return replace(split, x=x, y=y)
 
 
-@dataclass(frozen=True)
-class BuiltModel:
-    """Function that builds the model of settings.
+def model_builder(settings: Settings, train: Callable[[], Split]) -> Callable[[], nn.Module]:
+    """Return the function that builds the model of settings for the dataset's samples and classes.
 
-    Attributes:
+    Args:
         settings: The settings.
-        shape: Shape of an input.
-        classes: Number of classes C, or of outputs.
+        train: Opens the training samples; some datasets' sizes are read from them.
+
+    Raises:
+        SettingsError: the dataset fails.
     """
-
-    settings: Settings
-    shape: tuple[int, ...]
-    classes: int
-
-    @classmethod
-    def of(cls, settings: Settings, train: Callable[[], Split]) -> BuiltModel:
-        """Return the function for the dataset's samples and classes.
-
-        Args:
-            settings: The settings.
-            train: Opens the training samples; some datasets' sizes are read from them.
-
-        Raises:
-            SettingsError: the dataset fails.
-        """
-        return cls(settings, *network_size(settings.dataset, train))
-
-    def __call__(self) -> nn.Module:
-        """Build the model."""
-        return call(self.settings.model, Model.build, self.shape, self.classes)
+    return partial(call, settings.model, Model.build, *network_size(settings.dataset, train))
 
 
 def _prepared(data: Dataset, root: Callable[[], Path]) -> Mapping[str, Path]:
@@ -402,7 +383,7 @@ def from_settings(
         paths["test"] if settings.dataset.has_test else none,
         indices,
         PreparedPipeline(settings),
-        BuiltModel.of(settings, lambda: train),
+        model_builder(settings, lambda: train),
         partial(_prepared, settings.data, root),
         call(settings.dataset, Dataset.scoring_of, train.y),
         local_test=local_test if scored else None,

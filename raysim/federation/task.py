@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,29 +140,22 @@ class Task:
         return f"Task({', '.join(parts)})"
 
 
-@dataclass(frozen=True)
-class _Builder:
-    """Builder of a task's network: calls the user's function, or copies the module."""
+def _built(model: Callable[[], Any] | nn.Module, several: SeveralInputs | None) -> nn.Module:
+    """Return a task's network: call the user's function, or copy the module.
 
-    model: Callable[[], Any] | nn.Module
-    several: SeveralInputs | None = None
-
-    def __call__(self) -> nn.Module:
-        """Build the network.
-
-        Raises:
-            DataError: the user's function fails, or does not return a module.
-        """
-        try:
-            built = deepcopy(self.model) if isinstance(self.model, nn.Module) else self.model()
-        except (RaysimError, MemoryError, OSError):
-            raise
-        except Exception as error:  # a user's function may raise anything
-            raise DataError(f"Task.model: cannot be built: {cause(error)}") from error
-        if not isinstance(built, nn.Module):
-            shown = visible(repr(built))
-            raise DataError(f"Task.model: must build a torch.nn.Module; it built {shown}")
-        return self.several.attach(built) if self.several else built
+    Raises:
+        DataError: the user's function fails, or does not return a module.
+    """
+    try:
+        built = deepcopy(model) if isinstance(model, nn.Module) else model()
+    except (RaysimError, MemoryError, OSError):
+        raise
+    except Exception as error:  # a user's function may raise anything
+        raise DataError(f"Task.model: cannot be built: {cause(error)}") from error
+    if not isinstance(built, nn.Module):
+        shown = visible(repr(built))
+        raise DataError(f"Task.model: must build a torch.nn.Module; it built {shown}")
+    return several.attach(built) if several else built
 
 
 def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Federation:
@@ -207,7 +201,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         Split(train.x[:0], train.y[:0]) if test is None else test,
         ListedIndices.of(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])),
         InputPipeline(),
-        _Builder(task.model, several),
+        partial(_built, task.model, several),
         scoring=task.scoring,
         local_test=_local_test(own_tests, sets, train, len(clients)),
         class_names=class_names,

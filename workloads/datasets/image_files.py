@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -37,12 +37,8 @@ Labelled = tuple[Path, int]
 """An image file and its label."""
 
 
-class Listing(Protocol):
+class Listing(Sized, Iterable[Labelled], Protocol):
     """Image files of a split, in the order of storage."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Labelled]: ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from raysim.config import parse
 from raysim.errors import RunError, SettingsError
-from raysim.federation.federation import BuiltModel, load_tensors
+from raysim.federation.federation import load_tensors, model_builder
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.samples.data import Dataset, Split
 from raysim.storage.checkpoints import BEST_MODEL, MODEL
@@ -67,7 +67,7 @@ def load_network(
     if own_task and model is None:
         raise RunError(f"{path}: this run had its own task; raysim.load needs its `model`")
     samples = cache(lambda: _samples(settings.data, root))
-    build = model if model is not None else BuiltModel.of(settings, samples)
+    build = model if model is not None else model_builder(settings, samples)
     with torch.random.fork_rng(devices=[]):
         built = build if isinstance(build, nn.Module) else build()
         network = settings.method.network(built)
