@@ -95,6 +95,7 @@ class LocalSlots:
     busy = None
     asked: int | None = None
     _order: Any
+    _run: Any
 
     def __init__(self, key: Callable[[Path], Any] = lambda out: int(out.name)) -> None:
         self.started: list[Any] = []
@@ -115,28 +116,27 @@ class LocalSlots:
     def has_free(self) -> bool:
         return not self._running
 
-    def start(self, settings: raysim.Settings, pausing: bool, forced: bool) -> LocalSlots:
-        self._running = True
+    def start(self, run: Any, settings: raysim.Settings, pausing: bool, forced: bool) -> None:
+        self._running, self._run = True, run
         self.started.append(self.key(Path(settings.out)))
         values = settings.override({"engine.backend": "inline"}).to_dict()
         self._order = values, pausing, forced
-        return self
 
-    def release(self, slot: LocalSlots, paused: bool) -> None:
+    def release(self, run: Any, paused: bool) -> None:
         self._running = False
         if paused:
             self._actor.stop()
 
-    def wait(self) -> tuple[LocalSlots, Report | SlotLost]:
+    def wait(self) -> tuple[Any, Report | SlotLost]:
         order, self._order = self._order, None
         if order and (fault := self.fault(self.started[-1])):
             if isinstance(fault, SlotLost):
-                self.release(self, paused=True)
-            return self, fault
+                self.release(self._run, paused=True)
+            return self._run, fault
         report, notes = self._actor.advance(order)
         for text in notes:
             self._note(text)
-        return self, report
+        return self._run, report
 
 
 def make_tuner(search: Search, folder: Path) -> Tuner:

@@ -81,13 +81,13 @@ def test_evaluations_that_a_lost_slot_has_not_reported_are_judged(pruner, tmp_pa
     wait, lost = local_slots.wait, []
 
     def losing():
-        slot, report = wait()
+        trial, report = wait()
         start = len(local_slots.started)
         if report.is_evaluation and len(lost) < 2 * TRIALS and start not in lost:
             lost.append(start)
-            local_slots.release(slot, paused=True)
-            return slot, SlotLost("The node died.", suspicious=False)
-        return slot, report
+            local_slots.release(trial, paused=True)
+            return trial, SlotLost("The node died.", suspicious=False)
+        return trial, report
 
     local_slots.wait = losing
     tuner.run(TRIALS, 1)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import ray
 import torch
@@ -34,6 +34,8 @@ from raysim.tuning.slots.fitting import fitting_actors, free_resources, plan_slo
 from raysim.tuning.slots.report import Report, SlotLost
 from raysim.tuning.slots.slot import Slot, SlotActor
 
+R = TypeVar("R")
+
 
 class SlotUsage:
     """Time that slots spent in runs."""
@@ -52,7 +54,7 @@ class SlotUsage:
     def lost(self, slot: Slot) -> None:
         """Record the loss of a slot, with its run if it has one."""
         self._there.append((perf_counter(), -1))
-        if slot.running:
+        if slot.run is not None:
             self.run_ended()
 
     def run_started(self) -> None:
@@ -91,7 +93,7 @@ INHERITED_VARIABLES = ("RAYSIM_DATA",)
 """Environment variables that slots inherit from the command."""
 
 
-class SlotPool:
+class SlotPool(Generic[R]):
     """Slots of a command, which start when the cluster has room for them.
 
     Ray's autoscaler, if one runs, starts nodes for them.
@@ -124,7 +126,7 @@ class SlotPool:
         self._usage = SlotUsage()
         self._slots, self._free = list[Slot](), list[Slot]()
         self._calls: dict[ray.ObjectRef[Any], Slot] = {}
-        self._due: list[tuple[Slot, Report | SlotLost]] = []
+        self._due: list[tuple[R, Report | SlotLost]] = []
         count = (self._fitting() or int(self._grows)) if jobs is None else jobs
         self._plan = plan_slots(self._engine, count, self._actors, self._grows)
         for line in () if self._grows else self._crowding(count):
@@ -158,25 +160,25 @@ class SlotPool:
         """Return whether a run can start at once."""
         return bool(self._free)
 
-    def start(self, settings: raysim.Settings, pausing: bool, forced: bool = False) -> Slot:
+    def start(self, run: R, settings: raysim.Settings, pausing: bool, forced: bool = False) -> None:
         """Start a run in a free slot; see `SlotActor.advance`."""
         slot = self._free.pop(0)
         self._usage.run_started()
-        slot.running = True
+        slot.run = run
         order = settings.override(slot.engine).to_dict(), pausing, forced
         self._call(slot, slot.actor.advance.remote(order))
-        return slot
 
-    def release(self, slot: Slot, paused: bool) -> None:
+    def release(self, run: R, paused: bool) -> None:
         """Free the slot of an ended run; a paused one ends, and can be resumed."""
+        slot = next(each for each in self._slots if each.run == run)
         self._usage.run_ended()
-        slot.running = False
+        slot.run = None
         if paused:
             self._call(slot, slot.actor.stop.remote())
         else:
             self._free.append(slot)
 
-    def wait(self) -> tuple[Slot, Report | SlotLost] | None:
+    def wait(self) -> tuple[R, Report | SlotLost] | None:
         """Wait for a report of a run; return None if there was none for a while.
 
         Raises:
@@ -184,7 +186,7 @@ class SlotPool:
         """
         if not self._due:
             for slot in self._slots:
-                if slot.running and not slot.called:
+                if slot.run is not None and not slot.called:
                     self._call(slot, slot.actor.advance.remote(None))
             self._cluster.check_store()
             done, _ = ray.wait(list(self._calls), num_returns=1, timeout=WATCH_SECONDS)
@@ -243,14 +245,14 @@ class SlotPool:
             if slot.node is None:
                 slot.node, slot.failures = outcome, 0
                 self._usage.joined(slot)
-            if slot.running:
+            if slot.run is not None:
                 self._reported(slot, *outcome)
             else:
                 self._free.append(slot)
 
     def _reported(self, slot: Slot, report: Report, notes: Iterable[str]) -> None:
         self._usage.run_paused(report.paused_seconds)
-        self._due.append((slot, report))
+        self._due.append((slot.run, report))
         for text in notes:
             if text not in self._shown:
                 self._shown.add(text)
@@ -267,9 +269,9 @@ class SlotPool:
                     f"a slot died {MAX_FAILURES} times in a row while it started: {cause}"
                 )
         ray.kill(slot.actor)
-        if slot.running:
-            self._due.append((slot, SlotLost(cause, suspicious=not node_lost)))
-        slot.node, slot.running = None, False
+        if slot.run is not None:
+            self._due.append((slot.run, SlotLost(cause, suspicious=not node_lost)))
+        slot.node = slot.run = None
         self._start(slot)
 
     def _grow(self, count: int) -> None:
@@ -315,13 +317,13 @@ class SlotPool:
 @contextmanager
 def open_slots(
     settings: raysim.Settings, jobs: int | None, note: Callable[[str], None]
-) -> Iterator[SlotPool]:
+) -> Iterator[SlotPool[Any]]:
     """Provide a Ray instance and its slots; see `SlotPool`."""
     engine = settings.engine.model_copy(update={"backend": "ray"})
     with (
         interruptible(),
         ray_runtime(engine),
-        closing(SlotPool(settings, jobs, note)) as slots,
+        closing(SlotPool[Any](settings, jobs, note)) as slots,
     ):
         note_unused_gpus(engine, note)
         yield slots

@@ -12,7 +12,6 @@ import raysim
 from raysim.errors import MachineError, SettingsError
 from raysim.tuning.slots.pool import SlotPool
 from raysim.tuning.slots.report import Report, SlotLost
-from raysim.tuning.slots.slot import Slot
 
 MAX_LOSSES = 3
 """Number of lost slots after which a run has failed."""
@@ -106,7 +105,7 @@ class CombinedQueue(RunQueue[tuple[str, R]]):
         self._note(text)
 
 
-def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
+def run_in_slots(slots: SlotPool[R], queue: RunQueue[R]) -> None:
     """Execute the runs of a queue side by side, until none remains.
 
     If a slot is lost, its run resumes from its checkpoint before other runs start.
@@ -114,44 +113,42 @@ def run_in_slots(slots: SlotPool, queue: RunQueue[R]) -> None:
     Raises:
         MachineError: disk, memory or cluster failed; this ends no run.
     """
-    running: dict[Slot, tuple[R, float]] = {}
+    begun: dict[R, float] = {}
     lost: list[R] = []
     losses: Counter[R] = Counter()
     while True:
         while slots.has_free() and (run := lost.pop(0) if lost else queue.next()) is not None:
-            if (slot := _start(slots, queue, run)) is not None:
-                running[slot] = run, perf_counter()
-        if not running and not lost and not queue.remain():
+            if _start(slots, queue, run):
+                begun[run] = perf_counter()
+        if not begun and not lost and not queue.remain():
             return
         if (event := slots.wait()) is None:
             continue
-        slot, report = event
-        run, begun = running[slot]
+        run, report = event
         if not isinstance(report, SlotLost):
-            if _goes_on(queue, run, report):
-                continue
-            queue.ended(run, report, perf_counter() - begun)
-            slots.release(slot, paused=report.is_evaluation)
-            del running[slot]
+            if not _goes_on(queue, run, report):
+                queue.ended(run, report, perf_counter() - begun.pop(run))
+                slots.release(run, paused=report.is_evaluation)
             continue
-        del running[slot]
+        seconds = perf_counter() - begun.pop(run)
         losses[run] += report.suspicious
         if losses[run] < MAX_LOSSES:
             queue.note(f"{queue.name(run)}: its slot was lost; resuming from its checkpoint")
             lost.append(run)
         else:
             error = f"lost its slot {MAX_LOSSES} times: {report.cause}"
-            queue.ended(run, Report(error=error), perf_counter() - begun)
+            queue.ended(run, Report(error=error), seconds)
 
 
-def _start(slots: SlotPool, queue: RunQueue[R], run: R) -> Slot | None:
-    """Start a run in a free slot; return None if a trial has drawn invalid values."""
+def _start(slots: SlotPool[R], queue: RunQueue[R], run: R) -> bool:
+    """Start a run in a free slot; return False if a trial has drawn invalid values."""
     try:
         settings = queue.settings(run)
     except SettingsError as wrong:
         queue.ended(run, Report(error=str(wrong)), 0.0)
-        return None
-    return slots.start(settings, queue.pausing, queue.forced)
+        return False
+    slots.start(run, settings, queue.pausing, queue.forced)
+    return True
 
 
 def _goes_on(queue: RunQueue[R], run: R, report: Report) -> bool:

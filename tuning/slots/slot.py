@@ -203,7 +203,7 @@ class Slot:
         failures: Consecutive deaths of its actor during the start.
         asked: When it was asked to start.
         called: Whether a call of its actor has not returned.
-        running: Whether it has a run.
+        run: Its run, as the pool was given it; None if it has none.
         actor: Its actor, once it was asked to start.
     """
 
@@ -214,7 +214,7 @@ class Slot:
     failures: int = 0
     asked: float = 0.0
     called: bool = False
-    running: bool = False
+    run: Any = None
     actor: Any = None
 
     def close(self, silent: bool) -> None:

@@ -175,11 +175,11 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     assert len(pool) == 2 and not pool.has_free()
     waited(pool, 1)
     assert pool.has_free()  # it need not wait for the other
-    pool.start(make_settings(tmp_path), pausing=False)
+    pool.start(0, make_settings(tmp_path), pausing=False)
     assert not pool.has_free() and notes == []
-    ((used, report),) = waited(pool, 1)
-    assert report.summary == {}
-    pool.release(used, paused=False)
+    ((run, report),) = waited(pool, 1)
+    assert (run, report.summary) == (0, {})
+    pool.release(0, paused=False)
     waited(pool, 3)
     assert cluster.now >= slots.START_SECONDS
     assert notes == [
@@ -188,7 +188,7 @@ def test_a_busy_cluster_is_said_and_its_free_slots_are_used(make_pool, cluster, 
     ]
     cluster.busy = 0
     waited(pool, 3)
-    pool.start(make_settings(tmp_path), pausing=False)
+    pool.start(1, make_settings(tmp_path), pausing=False)
     assert pool.has_free() and len(notes) == 1
 
 
@@ -227,18 +227,21 @@ def test_the_trial_of_a_lost_node_comes_back_at_once(make_pool, cluster, tmp_pat
     cluster.nodes["b"] = 1
     pool, _ = make_pool(None)
     waited(pool, 3)
-    running = [pool.start(make_settings(tmp_path), pausing=False) for _ in range(3)]
-    lost = next(each for each in running if each.node == "b")
+    for run in range(3):
+        pool.start(run, make_settings(tmp_path), pausing=False)
     cluster.lose("b")
-    for _ in range(3):
-        ((slot, report),) = waited(pool, 1)
-        assert isinstance(report, SlotLost) == (slot is lost)
-        if slot is not lost:
-            pool.release(slot, paused=False)
-    assert pool.has_free() and lost.node is None  # its actor waits for a node
+    reports = dict(waited(pool, 3))
+    lost = [run for run, report in reports.items() if isinstance(report, SlotLost)]
+    assert {*reports} == {0, 1, 2} and len(lost) == 1
+    for run in reports.keys() - {*lost}:
+        pool.release(run, paused=False)
+    assert sum(actor.on is None for actor in cluster.actors) == 1  # it waits for a node
     cluster.nodes["c"] = 1
     waited(pool, 2)
-    assert lost.node == "c"
+    assert sum(actor.on == "c" for actor in cluster.actors) == 1
+    for run in range(3):
+        assert pool.has_free()
+        pool.start(run, make_settings(tmp_path), pausing=False)
 
 
 @pytest.mark.parametrize(("node_lost", "suspicious"), [(False, True), (True, False)])
@@ -247,22 +250,21 @@ def test_a_trial_is_suspicious_where_its_node_lives(
 ):
     pool, _ = make_pool(1)
     waited(pool, 1)
-    used = pool.start(make_settings(tmp_path), pausing=False)
-    used.actor.dead = True
+    pool.start("run", make_settings(tmp_path), pausing=False)
+    cluster.actors[0].dead = True
     if node_lost:
         cluster.lose("a")
-    ((_, loss),) = waited(pool, 1)
-    assert loss == SlotLost(str(RayActorError()).strip(), suspicious)
+    assert waited(pool, 1) == [("run", SlotLost(str(RayActorError()).strip(), suspicious))]
 
 
 def test_a_slot_that_says_that_its_node_is_lost_has_lost_its_run(make_pool, cluster, tmp_path):
     """It may say so before Ray ends its process, and before the head has noticed."""
-    pool, _ = make_pool(2)
-    waited(pool, 2)
-    used = pool.start(make_settings(tmp_path), pausing=False)
-    used.actor.error = NodeLostError("Ray has ended on this machine")
-    ((_, loss),) = waited(pool, 1)
-    assert loss == SlotLost("Ray has ended on this machine", suspicious=False)
+    pool, _ = make_pool(1)
+    waited(pool, 1)
+    pool.start("run", make_settings(tmp_path), pausing=False)
+    cluster.actors[0].error = NodeLostError("Ray has ended on this machine")
+    lost = SlotLost("Ray has ended on this machine", suspicious=False)
+    assert waited(pool, 1) == [("run", lost)]
 
 
 def test_a_paused_run_goes_on_and_a_stopped_one_frees_its_slot_once_it_has_ended(
@@ -270,14 +272,15 @@ def test_a_paused_run_goes_on_and_a_stopped_one_frees_its_slot_once_it_has_ended
 ):
     pool, notes = make_pool(1)
     waited(pool, 1)
-    used, cluster.notes = pool.start(make_settings(tmp_path), pausing=True), ["a line"]
+    cluster.notes = ["a line"]
+    pool.start("first", make_settings(tmp_path), pausing=True)
     for _ in range(2):
-        ((slot, _),) = waited(pool, 1)
-        assert slot is used and not pool.has_free()
-    pool.release(used, paused=True)
+        ((run, _),) = waited(pool, 1)
+        assert run == "first" and not pool.has_free()
+    pool.release("first", paused=True)
     assert not pool.has_free() and waited(pool, 1) == []
-    assert pool.has_free() and cluster.stopped == [used.actor]
-    pool.start(make_settings(tmp_path), pausing=False)
+    assert pool.has_free() and cluster.stopped == cluster.actors
+    pool.start("second", make_settings(tmp_path), pausing=False)
     waited(pool, 1)
     assert [order and order[1] for order in cluster.orders] == [True, None, False]
     assert notes == ["a line"]
@@ -340,11 +343,11 @@ def test_a_head_that_does_not_answer_is_asked_nothing_more(make_pool, cluster):
 def test_usage_counts_the_time_that_slots_are_there(make_pool, cluster, tmp_path):
     pool, _ = make_pool(1)
     waited(pool, 1)
-    for _ in range(2):
-        pool.start(make_settings(tmp_path), pausing=False)
-        ((used, _report),) = waited(pool, 1)
+    for run in range(2):
+        pool.start(run, make_settings(tmp_path), pausing=False)
+        waited(pool, 1)
         cluster.now += 3
-        pool.release(used, paused=False)
+        pool.release(run, paused=False)
         cluster.now += 1
     assert pool.busy == 3 / 4  # until the last trial started
 
