@@ -243,7 +243,7 @@ CASES = [
     case("one-class.csv", Y, says=("dataset.target='y'", "two classes")),
     case("unseen.csv", Y, PART, says=("dataset.target='y'", "'maybe'", "test set alone")),
     case("prices.csv", Y, says=("dataset.target='y'", "test set alone", "dataset.task=regression")),
-    case("good.csv", Y, "dataset.categories=y", says=("dataset.categories='y': is none of",)),
+    case("good.csv", Y, "dataset.categories=y", says=("dataset.categories='y': is not among",)),
     case("good.csv", Y, "dataset.categories=z", says=("dataset.categories='z': no such",)),
     case("parts.csv", Y, PART, says=("dataset.split='part'", "'validation'", "train or test")),
     case("parts.csv", Y, PART, "dataset.features=a,part", says=("dataset.split='part': is a f",)),

@@ -139,7 +139,7 @@ class Cifar(PublishedImages):
         """Return a split's images [N, 3, 32, 32] and labels [N].
 
         Raises:
-            DataError: a file has another size, or a label is none of the dataset's.
+            DataError: a file has another size, or a label is outside the dataset's classes.
         """
         parts = [
             self._rows(contents[name], rows, folder / name)

@@ -40,7 +40,7 @@ def find_csv(folder: Path, name: str, published: str) -> Path:
 def read_csv(
     path: Path, columns: Mapping[str, pa.DataType], optional: frozenset[str] = frozenset()
 ) -> pa.Table:
-    """Read some columns of a CSV file with a header, whose case is ignored.
+    """Read some columns of a CSV file with a header; the header's case is ignored.
 
     Args:
         path: The file; gzipped if its name ends in .gz.

@@ -1,4 +1,4 @@
-"""Random draws of data sets that are generated, by their own seed or by that of a run."""
+"""Random draws of generated data sets, by their own seed or by the run's seed."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""FEMNIST: handwritten digits and letters, in which each writer is a client.
+"""FEMNIST: handwritten digits and letters; each writer is a client.
 
 Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.01097, 2018, made of
 Cohen et al., EMNIST, IJCNN 2017. Classes 0 to 9 are digits, 10 to 35 upper-case and 36 to 61
 lower-case letters; images are black (0) on white (1), and are left so.
 
-FedMAX (Chen, Bhardwaj and Marculescu, ECML PKDD 2020) names its letters FEMNIST* and prints 26
-classes, not which. Its authors' public code takes EMNIST's split `letters` (here `emnist`), in
-which the upper and the lower case of a letter are one class; `dataset.letters=true` makes the same
-26 classes here, with writers.
+FedMAX (Chen, Bhardwaj and Marculescu, ECML PKDD 2020) names its letters FEMNIST* and prints that
+there are 26 classes, but does not name them. Its authors' public code takes EMNIST's split
+`letters` (here `emnist`): the upper and the lower case of a letter are one class.
+`dataset.letters=true` makes the same 26 classes here, with writers.
 """
 
 from __future__ import annotations

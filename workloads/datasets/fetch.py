@@ -29,7 +29,7 @@ TORCHVISION = (
     "import socket, sys; socket.setdefaulttimeout(10); from torchvision import datasets;"
     " getattr(datasets, sys.argv[1])('.', download=True)"
 )
-"""Script for a process of its own: it sets a global timeout and prints."""
+"""Script for a separate process: it sets a global timeout and prints."""
 
 
 @dataclass(frozen=True)

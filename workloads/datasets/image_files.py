@@ -45,7 +45,8 @@ class Listing(Sized, Iterable[Labelled], Protocol):
 class ClassFolders:
     """Image files of folders [C], one per class; files are sorted by name.
 
-    The names of one folder are in memory at a time. Files whose names begin with a dot are ignored.
+    The names of one folder are in memory at a time. Hidden files (names with a leading dot) are
+    ignored.
     """
 
     folders: Sequence[Path]

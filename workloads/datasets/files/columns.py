@@ -1,8 +1,8 @@
 """Columns of a table as inputs: training figures, encoding.
 
-Numbers are inputs as they are, words a 0 or 1 per word (one-hot), dates three numbers, arrays as
-they are where they are the only feature, else flattened. Means, deviations and words are those of
-the training samples.
+Numbers are inputs as they are, words a 0 or 1 per word (one-hot), dates three numbers. Arrays keep
+their shape if they are the only feature, else they are flattened. Means, deviations and words come
+from the training samples.
 
 Legend: n rows of a batch, F features.
 """
@@ -30,7 +30,7 @@ FEW_WORDS, NEARLY_ALL = 20, 0.9
 MOST_TOLD = 8
 """Most columns that are named in a line."""
 EQUAL = 4
-"""Units in the last place up to which numbers differ by rounding alone."""
+"""Numbers that differ by at most this many units in the last place differ by rounding alone."""
 LARGEST = np.finfo(np.float32).max
 """Largest number of an input or a target."""
 CHANNELS = (1, 3, 4)
@@ -206,15 +206,15 @@ class Words:
             )
 
     def check(self) -> None:
-        """Check that the words are no texts: each different text would be an input.
+        """Check that the words are not free text: each different word would be an input.
 
         Raises:
-            DataError: nearly all differ, and nobody has asked for them.
+            DataError: nearly all words differ, and the settings do not ask for them.
         """
         if not self.asked and len(self.seen) > max(FEW_WORDS, NEARLY_ALL * self.count):
             raise DataError(
                 f"column {shown(self.name)}: {len(self.seen)} of its {self.count} training values"
-                f" differ, of which each would be an input; {self._instead},"
+                f" differ, and each would be an input; {self._instead},"
                 f" {naming('categories', self.name, self.kind.given)} takes them for words"
             )
 
@@ -238,11 +238,11 @@ class Words:
 class Arrays:
     """A column of arrays as inputs [n, ...]: numbers, bytes, or integers of a category.
 
-    Integers are numbers, in float32, but for bytes, which are images, and those that are to stay
-    categories, for an embedding. Images become channels first; other arrays keep their shape.
+    Bytes are images. Other integers become numbers in float32, unless they stay categories for an
+    embedding. Images become channels first; other arrays keep their shape.
 
-    Bytes of two dimensions are images of one channel, those of three with 1, 3 or 4 values along
-    the last dimension, and another number along the first, images with the channels last.
+    Bytes of two dimensions are images of one channel. Bytes of three dimensions are images with the
+    channels last if the last dimension has 1, 3 or 4 values and the first has another number.
     """
 
     name: str

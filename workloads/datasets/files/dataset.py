@@ -1,11 +1,10 @@
 """Custom data, without code: tables, arrays, folders of images, clients of other simulators.
 
 `raysim run mnist-fedavg dataset.name=files dataset.path=mails.csv dataset.target=spam
-partition.name=natural dataset.client=domain clients=3` trains on a CSV file. Formats are told by
-the names of files and folders: CSV, TSV, Parquet, Arrow, JSON lines, .npz, .npy and .h5 by their
-ends; folders of images by class, LEAF's and PFLlib's by what is in them. A file is read in batches,
-three times: for the kinds of its columns, for the figures of the training set, and for the prepared
-file.
+partition.name=natural dataset.client=domain clients=3` trains on a CSV file. The suffix of a file
+tells its format: CSV, TSV, Parquet, Arrow, JSON lines, .npz, .npy and .h5. The content of a folder
+tells its format: images by class, LEAF's or PFLlib's files. A file is read in batches, three times:
+for the kinds of its columns, for the figures of the training set, and for the prepared file.
 """
 
 from __future__ import annotations
@@ -161,17 +160,17 @@ class Files(FileDataset):
 
     Classes are numbered by rank: of labels 3, 5 and 7, class 0 is 3; the prepared file `classes`
     has the labels. With `partition.name=natural` the clients are the values of `dataset.client`, or
-    those that LEAF's, PFLlib's and TFF's formats have; every other partition works, too.
+    the clients in LEAF's, PFLlib's and TFF's formats; every other partition works, too.
     """
 
     path: Annotated[str, AfterValidator(_absolute)] = Field(description="file or folder")
     folder: ClassVar[str] = "files"
 
     def sources(self, root: Path) -> Sources:
-        """Return the samples of each split, or of both together; those of an archive are unread.
+        """Return the samples of each split, or of both together; an archive is not read yet.
 
         Raises:
-            DataError: the path leads nowhere, or to files of no known format.
+            DataError: the path does not exist, or has files in unknown formats.
         """
         path = Path(self.path)
         try:

@@ -1,7 +1,7 @@
-"""Dates of a column, in one of the forms in which people and programs write them.
+"""Dates of a column, in one of the forms that people and programs write.
 
-A column has one form. Where all its values are dates in several forms (day, month or year first),
-which give different dates, none is guessed.
+A column has one form. If all its values are dates in several forms (day, month or year first), with
+different dates, raysim does not guess the form.
 
 Legend: n values.
 """
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from raysim.workloads.datasets.files.source import as_words, is_text
 
 ISO = ""
-"""Form 2024-02-29 or 2024-02-29 13:30, and that of columns which are stored as dates."""
+"""Form 2024-02-29 or 2024-02-29 13:30, and the form of columns that are stored as dates."""
 ZONE = r"(:\d\d)([.,]\d+)?(Z|[+-]\d\d(:?\d\d)?)?$"
 """End of a time: fractions of seconds and the zone."""
 DAY_FIRST, MONTH_FIRST, YEAR_FIRST = "%d{0}%m{0}{1}", "%m{0}%d{0}{1}", "{1}{0}%m{0}%d"
@@ -50,13 +50,13 @@ def _forms() -> Iterator[str]:
 
 First = Literal["day", "month", "year"]
 Readings = tuple[tuple[str, ...], ...]
-"""Forms in which all values of a column are dates: together those that give the same dates."""
+"""Forms that read all values of a column as dates, grouped by the dates that they give."""
 FORMS: Readings = (tuple(_forms()),)
 """All forms of dates: ISO's, and formats of strptime."""
 
 
 def readings_of(values: pa.Array, among: Readings) -> Readings:
-    """Return in which of some forms all values [n] of a column are dates; empty if one is none."""
+    """Return the forms that read all values [n] of a column as dates; empty if there is none."""
     readings: list[tuple[str, ...]] = []
     if not is_text(values.type):
         return among if among and as_dates(values, ISO) is not None else ()
@@ -75,18 +75,18 @@ def readings_of(values: pa.Array, among: Readings) -> Readings:
 
 
 def firsts_of(readings: Readings) -> list[str]:
-    """Return what may come first in dates that can be read in several ways: day, month or year."""
+    """Return the possible first parts of ambiguous dates: day, month or year."""
     names = {"d": "day", "m": "month", "y": "year"}
     firsts = [names[form[1].lower()] for forms in readings for form in forms if "%m" in form]
     return [name for name in names.values() if name in firsts]
 
 
 def chosen(readings: Readings, first: First | None) -> str | None:
-    """Return the form in which a column is read; None if there are several with other dates.
+    """Return the form of a column; None if several forms give different dates.
 
     Args:
-        readings: The column's.
-        first: What comes first where there are several.
+        readings: The column's forms.
+        first: The first part of dates, to choose among several forms.
     """
     if len(readings) > 1:
         readings = tuple(r for r in readings if first in firsts_of((r,)))

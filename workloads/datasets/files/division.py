@@ -33,7 +33,7 @@ class Rows:
         chosen: Whether each row of the source belongs to the split [N]; None: all do.
         column: Column that names each row's split; empty without one.
         split: Name of the split.
-        needed: Columns without whose values a row is left out.
+        needed: Columns that a row needs values in; rows without them are left out.
     """
 
     source: Source
@@ -72,7 +72,7 @@ class Rows:
                 yield batch
 
     def only(self, names: tuple[str, ...]) -> Rows:
-        """Return the same rows with these columns, and the columns that decide what is dropped."""
+        """Return the same rows with these columns, and the columns that decide which rows stay."""
         whole = [n for n, (_, dtype) in self.source.arrays().items() if dtype.kind in "biu"]
         deciding = [name for name in self.needed if name not in whole]
         return replace(self, names=tuple(dict.fromkeys((*names, *deciding))))
@@ -97,9 +97,7 @@ def check_divided(path: Path, split: float | str) -> None:
         DataError: one is.
     """
     if split != FRACTION:
-        raise DataError(
-            f"dataset.split={shown(split)}: {path} has a test set of its own; leave it out"
-        )
+        raise DataError(f"dataset.split={shown(split)}: {path} has its own test set; leave it out")
 
 
 def by_fraction(fraction: float, rows: int) -> dict[str, Array]:

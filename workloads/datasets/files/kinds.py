@@ -42,7 +42,7 @@ from raysim.workloads.datasets.files.source import (
 )
 
 EXACT = 2**53
-"""Size from which on float64 holds one number for several integers."""
+"""From this size on, several integers share one float64 number."""
 NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)$"
 """Words that Arrow reads as numbers."""
 COMMAS = r"^[+-]?(\d+([.,]\d+)?|\d{1,3}([.,]\d{3})+([.,]\d+)?)$"
@@ -55,7 +55,7 @@ SIGNS = r"[%\x{2030}\p{Sc}]|(?i)\b(usd|eur|gbp|chf|jpy|cny|inr)\b"
 """Signs of percent and currency in numbers."""
 BLANKS = r"^[\s\x{a0}\x{202f}]+|[\s\x{a0}\x{202f}]+$"
 GROUPED = r"^\(?[+-]?\d{1,3}([.,'_ \x{2019}\x{a0}\x{202f}]\d{3})+([.,]\d+)?\)?$"
-"""Numbers whose thousands are separated."""
+"""Numbers with separated thousands."""
 
 Place = Callable[[int], str]
 """Returns the place of a value of a batch in the files: `row 3`."""
@@ -85,13 +85,13 @@ class Kind:
         lack: Place of the first missing value.
         present: Number of other values.
         near: Number of values that are numbers, some perhaps with signs or separators.
-        odd: First value that is no number as it stands; None if all are.
-        strange: First value that is none without signs and separators either.
+        odd: First value that is not a number as it stands; None if all are numbers.
+        strange: First value that is not a number without signs and separators either.
         whole: Whether all values are whole numbers of int64.
         rounded: Whether a number is so large that float64 may hold a neighbour of it.
         padded: Whether a number is a word with zeros in front.
-        readings: Forms in which all values are dates; none if one is no date.
-        either: First word of a column of dates that is several dates, by its form.
+        readings: Forms that read all values as dates; empty if a value is not a date.
+        either: First word of a column of dates that gives different dates in different forms.
         typed: Whether all values are stored as numbers, not as words.
         lists: Whether it holds lists; all may be missing.
         arrays: Shape and type of the arrays that it holds; None if it holds none.
@@ -206,7 +206,7 @@ class Kind:
         return f"dataset.dates_first={' or '.join(firsts_of(self.readings))}"
 
     def advice_on_dates(self, name: str) -> str:
-        """Return what to do with a column all of whose words are dates; empty if one is none."""
+        """Return advice for a column of words that are all dates; empty for other columns."""
         makes = f"{naming('dates', name, self.given)} makes month, weekday and hour of it"
         if len(self.readings) > 1:
             told = shown_forms(self.readings)
@@ -319,7 +319,7 @@ def _first(words: pa.Array, chosen: pa.Array, place: Place) -> Seen | None:
 
 
 def _first_that(holds: Callable[[int], bool], most: int) -> int:
-    """Return the index of the value with which a property of the values up to it begins to hold."""
+    """Return the least index such that a property holds for the values up to it."""
     return bisect_left(range(1, most), True, key=holds)
 
 

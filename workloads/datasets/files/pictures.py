@@ -1,8 +1,8 @@
 """Images in folders: one folder per class, or a table of file names next to them.
 
 Images keep their size, which must then be the same for all, or are resized to
-`dataset.image_size`. They have one channel if all are grey, else three. Grey ones of 16 bits a
-pixel are numbers in [0, 1], of which 8 bits would keep too few levels.
+`dataset.image_size`. They have one channel if all are grey, else three. Grey images of 16 bits a
+pixel become numbers in [0, 1], as 8 bits would keep too few of their levels.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Pixels = npt.NDArray[np.uint8 | np.float32]
 
 
 def is_image(name: object) -> bool:
-    """Return whether a file's name is that of an image."""
+    """Return whether a file's name has an image's suffix."""
     return isinstance(name, str) and name.lower().endswith(SUFFIXES)
 
 
@@ -112,7 +112,7 @@ def by_class(
 def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
     """Return the images that a table of a folder names, with the table's other columns.
 
-    The first column whose values are names of images is the column of images.
+    The first column of image names is the column of images.
 
     Raises:
         DataError: the table has no such column, or a name leads out of the folder.
@@ -229,7 +229,7 @@ class ImageReader:
 
 
 def _head(path: File) -> tuple[Size, str]:
-    """Return an image's size, and the mode in which it is read: L, RGB or NUMBERS."""
+    """Return an image's size, and its mode for reading: L, RGB or NUMBERS."""
     with _opened(path) as image:
         return image.size, {DEEP: NUMBERS}.get(image.mode, "L" if image.mode in GREY else "RGB")
 

@@ -41,7 +41,7 @@ from raysim.workloads.datasets.files.targets import Classes, Targets, clients
 PART_BYTES = 64 * 2**20
 """Bytes of inputs that are written as one part."""
 RAW_SIZE = 10
-"""Size of an input from which on a user is told how to scale it."""
+"""If inputs reach this size, raysim tells the user how to scale them."""
 MOST_TOLD = 3
 """Most columns that a line names."""
 TARGETS = ("y", "label")
@@ -66,7 +66,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
 class Choice(Dataset):
-    """Settings that say what of a source becomes samples, and how."""
+    """Settings that choose the parts of a source that become samples, and their encoding."""
 
     target: str | None = Field(
         default=None, description="column to predict; none: y or label, of formats that have it"
@@ -116,7 +116,7 @@ class Choice(Dataset):
 
 @dataclass(frozen=True)
 class Roles:
-    """Columns of a source by what they are for; `client` and `split` are empty without one."""
+    """Columns of a source by role; `client` and `split` are empty if no column has the role."""
 
     features: tuple[str, ...]
     target: str
@@ -165,7 +165,7 @@ class Roles:
         for setting in ("categories", "dates"):
             if strange := [n for n in getattr(choice, setting) if n not in self.features]:
                 raise DataError(
-                    f"dataset.{setting}={shown(strange[0])}: is none of the features,"
+                    f"dataset.{setting}={shown(strange[0])}: is not among the features,"
                     f" {shown(', '.join(self.features))}"
                 )
         if both := [name for name in choice.dates if name in choice.categories]:
@@ -199,7 +199,7 @@ class Roles:
         return tuple(dict.fromkeys(name for name in names if name))
 
     def needed(self, missing: Missing) -> tuple[str, ...]:
-        """Return the columns without whose values rows are left out."""
+        """Return the columns that rows need values in; rows without them are left out."""
         return {"refuse": (), "drop": self.used}.get(missing, self.of_samples)
 
     @property
@@ -335,7 +335,7 @@ def _raw_sizes(features: Sequence[Feature]) -> list[str]:
     scaled = "dataset.standardise=true scales numbers by their mean and deviation"
     if any(len(each.shape) > 1 for each in large):
         scaled = f"divide them, by {large[0].size:.4g} say"
-    return [f"inputs of raw size, with which training may diverge: {told}; {scaled}"]
+    return [f"inputs of raw size may make training diverge: {told}; {scaled}"]
 
 
 def _kinds(

@@ -65,7 +65,7 @@ class HuggingFace(FileDataset):
         """Return the samples of each split.
 
         Raises:
-            DataError: there is nothing, or what there is was not saved by `save_to_disk`.
+            DataError: `save_to_disk` did not write the folder, or it has no training samples.
         """
         path = self._place(root)
         if (path / STATE).is_file():
@@ -107,11 +107,11 @@ class HuggingFace(FileDataset):
         return super().prepare(root, progress)
 
     def check_files(self, root: Path) -> None:
-        """Check the files if they are there; the hub's files are not fetched for it.
+        """Check existing files; this fetches none from the hub.
 
         Raises:
-            NeededError: what there is was not saved by `save_to_disk`; or there is nothing, and the
-                library that fetches it is not installed.
+            NeededError: existing files were not saved by `save_to_disk`; or there are none, and the
+                library that fetches them is not installed.
         """
         if self._place(root).exists():
             super().check_files(root)

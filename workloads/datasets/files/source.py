@@ -1,7 +1,7 @@
-"""Source of samples: a table whose rows are read in batches, any number of times.
+"""Source of samples: a table that can be read in batches of rows, any number of times.
 
-Every format is read as such a table, so that all settings go with all formats. A column of arrays
-is a column of lists; `shape` in its field's metadata is the shape of a value.
+Every format is read as such a table, so all settings work with all formats. A column of arrays is a
+column of lists; `shape` in its field's metadata is the shape of a value.
 
 Legend: n rows of a batch.
 """
@@ -115,7 +115,7 @@ def reading(path: Path, what: str, *more: type[Exception]) -> Iterator[None]:
     """Turn the errors of a library that reads a file into one line.
 
     Raises:
-        DataError: the file is damaged, or is not what its name says.
+        DataError: the file is damaged, or has another format than its name says.
     """
     try:
         yield
@@ -213,8 +213,8 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def without_sign_of_zero(numbers: pa.Array) -> pa.Array:
-    """Return floating-point numbers with 0 for -0.0, which is the same number."""
-    if pa.types.is_float16(numbers.type):  # of which Arrow compares none
+    """Return floating-point numbers with -0.0 replaced by 0."""
+    if pa.types.is_float16(numbers.type):  # Arrow does not compare float16
         numbers = pc.cast(numbers, pa.float32())
     return pc.if_else(pc.equal(numbers, 0), pa.scalar(0, numbers.type), numbers)
 

@@ -159,7 +159,7 @@ def _of_folder(folder: Path, reading: Reading) -> Sources:
 
 
 def _of_files(folder: Path, files: list[Path], end: str) -> Sources:
-    """Return the sources of a folder's files, whose names have one end."""
+    """Return the sources of a folder's files, which share one suffix."""
     if end == NPY:
         return arrays.folder(folder, files)
     return {"": client_files.pfllib(folder)} if end == NPZ else _together(files)
@@ -277,8 +277,8 @@ def _together(files: list[Path]) -> Sources:
     others = [path for path in files if path not in named]
     if named and others:
         raise DataError(
-            f"{others[0]}: lies beside {shown(named[0].name)}, and its name says not which set it"
-            " is of; name each file train or test, or move it elsewhere"
+            f"{others[0]}: lies beside {shown(named[0].name)}, and its name does not tell its set;"
+            " name each file train or test, or move it elsewhere"
         )
     if tables.suffix_of(files[0]) in client_files.HDF5:
         if [*map(len, sets.values())] != [1, 1]:
@@ -304,7 +304,7 @@ def _of_tables(paths: Sequence[Path], split: str) -> Source:
 
 
 def _by_words(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return the files of each set whose names have its word: `train-0.csv`, `KDDTest.csv`."""
+    """Return each set's files by the set's word in their names: `train-0.csv`, `KDDTest.csv`."""
 
     def named(path: Path) -> set[str]:
         found = [OF_A_SET.fullmatch(word.lower()) for word in WORD.findall(path.stem)]
@@ -314,7 +314,7 @@ def _by_words(files: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def _by_pairs(files: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return the files of each set whose names are alike but for it: `Xtrain.csv`, `Xtest.csv`.
+    """Return the files of each set, if names differ only in the set: `Xtrain.csv`, `Xtest.csv`.
 
     Digits and marks are not compared. `strain` and `latest` differ in other letters, too.
     """

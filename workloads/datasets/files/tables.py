@@ -35,13 +35,13 @@ BOM = b"\xef\xbb\xbf"
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t"}
 """Separators of columns: the one that the header has most often, the first of as many."""
 QUOTED = re.compile(rb'"[^"]*"')
-"""Name in a header in which separators do not separate."""
+"""Quoted name in a header; separators in it do not separate."""
 ROW = re.compile(r"\brow (\d+)")
 """A row in the errors of Arrow's reader of JSON, counted from 0 in a block of lines."""
 LINES = (".jsonl", ".ndjson")
 JSON = ".json"
 MARKS = {("", "["), ("[", "]"), ("}", ","), ("}", "]")}
-"""Marks of an array and what stands before them: nothing, another one, or an object's end."""
+"""Marks of an array, each after the mark before it: none, "[" or the end of an object."""
 _NO_BLANK = re.compile(r"[^ \t\r\n]|\Z")
 _DECODER = json.JSONDecoder()
 GZIP = ".gz"
@@ -68,7 +68,7 @@ def table(paths: Sequence[Path]) -> Source:
     """Return the table in one or several files of one format and the same columns.
 
     Raises:
-        DataError: a file is damaged, or its columns differ from those of the first.
+        DataError: a file is damaged, or its columns differ from the first file's.
     """
     if strange := [path for path in paths if not path.is_file()]:
         raise DataError(f"{strange[0]}: is no file")
@@ -133,7 +133,7 @@ def _cleaned(words: pa.Array, separator: str) -> pa.Array:
     cleaned = pc.utf8_trim_whitespace(words)
     if separator == ";":
         cleaned = pc.replace_substring_regex(cleaned, DECIMAL_COMMA, r"\1.\2")
-    if cleaned.equals(words):  # the reader has found what is missing
+    if cleaned.equals(words):  # the reader has found the missing values
         return words
     return pc.if_else(pc.is_in(cleaned, pa.array(MISSING)), pa.scalar(None, pa.string()), cleaned)
 
@@ -145,7 +145,7 @@ def _opened(path: Path) -> pa.NativeFile:
 
 
 def _separator(path: Path, separators: str) -> str:
-    """Return what separates columns; check the header's length, and that no byte is NUL."""
+    """Return the separator of columns; check the header's length, and that no byte is NUL."""
     separator = ""
     with reading(path, "a text file"):
         for block in _blocks(path):

@@ -80,7 +80,7 @@ class Classes:
         """Return the class numbers of a batch.
 
         Raises:
-            DataError: a label is not among those of the training samples.
+            DataError: a label does not occur in the training samples.
         """
         values = self._values(batch[self.name])
         at = pc.index_in(values, pa.array(sorted(self.seen), values.type))

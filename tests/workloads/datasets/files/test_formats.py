@@ -125,7 +125,7 @@ def test_a_file_beside_two_sets_is_of_one_of_them(other, tmp_path):
 def test_a_split_of_what_has_a_test_set_is_refused(layout, split, tmp_path):
     path = layout(tmp_path)
     saved = layout is layouts.hugging_face and isinstance(split, str)
-    says = "no such split" if saved else "has a test set of its own; leave it out"
+    says = "no such split" if saved else "has its own test set; leave it out"
     with pytest.raises(DataError, match=rf"dataset\.split='?{split}'?: .*{says}"):
         read(path, tmp_path / "data", **{**layouts.VECTORS[layout], "split": split})
 
