@@ -43,7 +43,9 @@ def check_plain(values: Mapping[str, Any]) -> None:
             left += [(key or str(k), level, k) for k in value if isinstance(k, str)]
         elif isinstance(value, list | tuple):
             left += [(key, level + 1, item) for item in value]
-        elif isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        elif not isinstance(value, str) or value.isascii():
+            continue
+        elif any("\ud800" <= c <= "\udfff" for c in value):
             raise SettingsError(f"{visible(key)}={visible(value)}: must be text in UTF-8")
 
 
