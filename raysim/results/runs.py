@@ -218,7 +218,8 @@ def read_run(path: Path) -> RunRecord:
     notes += [f"{path}: {state}: {error}"] if error else []
     notes += _dropped(path, metrics)
     checkpoints = _checkpoints(path)
-    forced = (summary or {}).get("forced") or (checkpoints.forced() if checkpoints else ())
+    sealed = checkpoints.words() if checkpoints else {}
+    forced = (summary or {}).get("forced") or sealed.get("forced") or ()
     notes += [f"{path}: forced to go on {change}" for change in forced]
     return RunRecord(
         path=path,
@@ -268,7 +269,7 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
     """Return the recorded settings, from the newest checkpoint where `config.json` is damaged."""
     values = _json(directory.config)
     if values is None or "own_task" not in values:
-        values = Checkpoints(directory.checkpoints).config()
+        values = Checkpoints(directory.checkpoints).words().get("config")
     if values is None or "own_task" not in values:
         raise RunError(f"{directory.path}: holds no run{_instead(directory.path)}")
     recorded, own_task = recorded_settings(directory.config, values)

@@ -147,32 +147,21 @@ class Checkpoints:
         matches = (re.fullmatch(r"round_(\d+)", path.name) for path in self._folder.glob("round_*"))
         return sorted(int(match[1]) for match in matches if match)
 
-    def config(self) -> dict[str, Any] | None:
-        """Return `config.json` as of the newest readable checkpoint, None without one."""
-        sealed: dict[str, Any] | None = self._newest("config")
-        return sealed
+    def words(self) -> dict[str, Any]:
+        """Return the words that the newest readable checkpoint seals; empty without one."""
+        for number in reversed(self.numbers()):
+            with suppress(OSError, ValueError):
+                return read_sealed(self._path(number))
+        return {}
 
     def identity(self) -> dict[str, Any]:
         """Return the identity at the newest readable checkpoint; empty without one."""
-        return self._newest("identity") or {}
+        return self.words().get("identity") or {}
 
     def revisions(self) -> dict[str, Any] | None:
         """Return the revisions of the run's components, None without a readable checkpoint."""
         identity = self.identity()
         return sealed_revisions(identity) if identity else None
-
-    def forced(self) -> list[str]:
-        """Return the accepted differences as of the newest readable checkpoint."""
-        return self._newest("forced") or []
-
-    def _newest(self, name: str) -> Any:
-        for number in reversed(self.numbers()):
-            try:
-                sealed = read_sealed(self._path(number)).get(name)
-            except (OSError, ValueError, KeyError):
-                continue
-            return sealed
-        return None
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
         """Return the folder of the newest checkpoint and its words; None where it is damaged."""

@@ -84,7 +84,7 @@ class Plugins:
         Raises:
             RunError: see `check`.
         """
-        settings = Checkpoints(self._run_dir / "checkpoints").config()
+        settings = Checkpoints(self._run_dir / "checkpoints").words().get("config")
         if settings is None:
             try:
                 settings = parse_json((self._run_dir / "config.json").read_text(encoding="utf-8"))

@@ -254,7 +254,7 @@ class RunDirectory:
         Raises:
             RunError: the directory holds no run, or a run of another version.
         """
-        sealed = Checkpoints(self.checkpoints).config()
+        sealed = Checkpoints(self.checkpoints).words().get("config")
         try:
             values = dict(parse_json(self.config.read_text("utf-8")))
             config = recorded_settings(self.config, values)
