@@ -52,13 +52,8 @@ app = typer.Typer(
 )
 app.add_typer(data, name="data")
 app.add_typer(job, name="job")
-app.command()(compare)
-app.command()(report)
-app.command()(table)
-app.command()(sweep)
-app.command()(figure)
-app.command()(export)
-app.command()(new)
+for function in (compare, report, table, sweep, figure, export, new):
+    app.command()(function)
 console = Console()
 
 KINDS = (
