@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from raysim import Aggregation, Attack, Method, Selection, Stage, Temperature
 from raysim.aggregation import AGGREGATIONS
-from raysim.api.components import Component
+from raysim.api.columns import Recording
+from raysim.api.components import Acting, Component
 from raysim.attack import ATTACKS
 from raysim.channel import STAGES
 from raysim.config import Settings
@@ -31,7 +32,7 @@ def test_the_front_page_is_short():
 
 
 def test_what_a_class_may_state_is_on_one_page():
-    kinds = (Method, FedAvg, Selection, Stage, Aggregation, Attack, Temperature)
+    kinds = (Acting, Recording, Method, FedAvg, Selection, Stage, Aggregation, Attack, Temperature)
     stated = {
         name
         for kind in kinds
