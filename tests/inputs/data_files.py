@@ -249,7 +249,9 @@ CASES = [
     case("parts.csv", Y, PART, "dataset.features=a,part", says=("dataset.split='part': is a f",)),
     case("parts.csv", "dataset.split=y", Y, says=("dataset.split='y': is a feature, the target",)),
     case("parts.csv", Y, PART, "dataset.client=part", says=("dataset.split='part': is a feature",)),
-    case("sets", Y, "dataset.split=tset.csv", says=("dataset.split='tset.csv': ", "a test set")),
+    case(
+        "sets", Y, "dataset.split=tset.csv", says=("dataset.split='tset.csv': ", "its own test set")
+    ),
     case("three", Y, says=("validation.csv: lies beside 'train.csv'", "train or test, or move")),
     case("h5", Y, says=("h5: must hold one *train*.h5, one *test*.h5",)),
     case("all-train.csv", Y, PART, says=("all-train.csv: the test set has no samples",)),
