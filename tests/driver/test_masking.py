@@ -368,7 +368,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"method.name": f"{HERE}:Pooled"}, "Pooled, whose clients' samples are in one place"),
     ({"fraction": 0.2}, "a round has one client, whose sum is its own; raise fraction"),
     ({"channel.masks.neighbours": 3}, "channel.masks.neighbours=3: must be even, from 2 on"),
-    ({"before": f"{HERE}:Each"}, "leave it out: it changes 'update' of Gaussian, whose 'sums_num"),
+    ({"before": f"{HERE}:Each"}, "leave it out: it changes 'update' of Gaussian, which 'sums_num"),
     ({"before": f"{HERE}:Telling"}, f"with channel.{HERE}:Telling, which reads numbers of single"),
     ({"method.name": f"{REFUSING}:Scalars"}, "whose server reads 'loss' of single clients"),
     ({"method.name": f"{REFUSING}:Rows"}, "whose server reads 'own' of single clients"),
