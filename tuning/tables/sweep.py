@@ -21,6 +21,7 @@ from raysim.tuning.tables.results import TableResults
 from raysim.user_input import as_typed, canonical, user_path
 from raysim.workloads.sweep_values import override_values
 from raysim.workloads.sweeps import check_axes, default_folder, read_sweep
+from raysim.workloads.tables import PaperTable
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def sweep(
     )
     planner = partial(make_plan, only=only, rounds=rounds)
     folder = user_path(out) if out else default_folder(config, settings)
+    written = list[PaperTable]()
     with shown_lines("sweep") as view:
         results = run_table(
             table,
@@ -104,10 +106,10 @@ def sweep(
             jobs=jobs,
             out=folder,
             line=view.line,
-            show=lambda _: None,
+            show=written.append,
             progress=view.progress,
         )
-    found = results.table()
+    [found] = written
     page = styled(html_table(grid_of(found)))
     return Sweep(_runs_of(results, several), to_arrow(found), page)
 
