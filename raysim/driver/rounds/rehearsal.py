@@ -187,8 +187,7 @@ def check_rounds_without_clients(parts: RunParts) -> None:
     now = round_inputs(*given, sizes=parts.sizes, note=note, cohort=())
     passes = passes_of(settings, now, initial.state)
     try:
-        for _ in run_round(passes, run_without_clients):
-            pass
+        run_round(passes, run_without_clients)
     except RaysimError as error:
         others = ["selection.name=uniform"] * may_be_empty + ["clock.name=none"] * may_be_lost
         raise SettingsError(
