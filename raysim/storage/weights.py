@@ -69,8 +69,6 @@ def _inside(path: Path, content: Mapping[Any, Any]) -> str:
         if isinstance(value, Mapping)
         and value
         and all(isinstance(each, Tensor) for each in value.values())
-        and value
-        and all(isinstance(each, Tensor) for each in value.values())
     ]
     if len(members) != 1:
         return "save the network's state_dict() itself"
