@@ -300,7 +300,7 @@ class AsynchronousRounds:
     def _dispatch(self, number: int, started: StartedVersion) -> Dispatch:
         """Return the pass from a version, with the steps of uploads.
 
-        Its rules are those of the first round, because a client may start again in any round. The
+        It has the rules of the first round, because a client may start again in any round. The
         pass depends only on values that the version keeps.
         """
         settings = self._context.settings

@@ -84,8 +84,8 @@ class WorkCosts:
     def of_training(self, model: Tensors, clients: Any) -> PassCosts:
         """Return the costs of plain local training of a model by clients [n].
 
-        They are those of a pass over as many clients as a round has, none of which has missed
-        increments of a down-link.
+        The pass has as many clients as a round, and no client has missed increments of a
+        down-link.
         """
         local, stages = self._settings.local, self._settings.down_stages
         dispatch = Dispatch(

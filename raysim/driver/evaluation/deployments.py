@@ -1,7 +1,7 @@
 """Models that clients deploy, built for an evaluation and dropped afterwards.
 
 A client builds its model in one or several passes of the method, and may then fine-tune it. The
-numbers of these passes are below 0, so that their draws differ from those of a round's passes.
+numbers of these passes are below 0, so that a round's passes draw other numbers.
 """
 
 from __future__ import annotations
