@@ -153,11 +153,11 @@ def test_a_store_that_cannot_be_used_stops_the_run_in_seconds(tmp_path, monkeypa
 NOWHERE = "http://127.0.0.1:9"
 UNREACHABLE = """
 from time import perf_counter
-from raysim.driver.listeners.trackers.wandb_runs import make
+from raysim.driver.listeners.trackers.wandb_runs import WandbRuns
 
 begin = perf_counter()
 try:
-    make()
+    WandbRuns()
 except OSError as error:
     print(error, perf_counter() - begin < 20, sep="\\n")
 """
@@ -236,9 +236,9 @@ def test_mlflow_on_a_folder_and_wandb_offline(tmp_path):
 
 
 TWO = """
-from raysim.driver.listeners.trackers.wandb_runs import make
+from raysim.driver.listeners.trackers.wandb_runs import WandbRuns
 
-pair = make(), make()
+pair = WandbRuns(), WandbRuns()
 for name, tracker in zip("ab", pair):
     print(tracker.open(None, name, {})[0])
 for step, tracker in enumerate(pair, 1):
@@ -260,9 +260,9 @@ def test_two_runs_of_one_process_are_two_of_wandb(tmp_path):
 
 
 ONE = """
-from raysim.driver.listeners.trackers.wandb_runs import make
+from raysim.driver.listeners.trackers.wandb_runs import WandbRuns
 
-tracker = make()
+tracker = WandbRuns()
 print(tracker.open(None, "a", {})[0])
 tracker.close(finished=True)
 """

@@ -160,7 +160,7 @@ class Unflat(SmallNet):
 
 def test_stages_that_do_not_fit_are_refused(tmp_path):
     overrides = {"method.name": "fedmax", "rounds": 1}
-    with pytest.raises(raysim.SettingsError, match=r"run as that, they fail: .*shapes"):
+    with pytest.raises(raysim.SettingsError, match=r"composed that way, they fail: .*shapes"):
         raysim.run(make_settings(tmp_path / "refused", **overrides), make_task(SIZES, Unflat))
     raysim.run(make_settings(tmp_path / "run", rounds=1), make_task(SIZES, Unflat))
 
