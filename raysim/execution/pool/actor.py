@@ -202,7 +202,9 @@ class ActorHandle:
         return self.started or (bool(self.about) and not self.without_room)
 
     def close(self) -> None:
-        """End the actor."""
+        """End the actor; nobody hears of its calls any more."""
+        for reference, *_ in self.calls:
+            reference.future()  # takes an error, which Ray would print as one that nobody has read
         if self._actor is not None:
             ray.kill(self._actor)
 

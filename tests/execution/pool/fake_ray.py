@@ -39,6 +39,13 @@ class FakeResult:
     given_back: tuple[()] = ()
 
 
+class FakeReference(int):
+    """Reference of a fake Ray."""
+
+    def future(self) -> None:
+        pass
+
+
 class FakeRay:
     """Fake of the parts of Ray that the pool uses; a call returns when its reference is read.
 
@@ -127,7 +134,7 @@ class FakeRay:
         )
 
     def _later(self, value: Callable[[], Any], process: int = 0) -> int:
-        number = next(self._numbers)
+        number = FakeReference(next(self._numbers))
         self._values[number] = value
         if process > self.placed:
             self._unplaced.add(number)

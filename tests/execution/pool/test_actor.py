@@ -1,14 +1,18 @@
-"""Handles of actors: which call is overdue, against a Ray that starts no process."""
+"""Handles of actors: which call is overdue, against a Ray that starts no process; lost errors."""
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
+from raysim.execution.module_path import with_driver_path
 from raysim.execution.pool import actor
 from raysim.execution.pool.actor import SILENT_SECONDS, ActorHandle
+from tests.execution.pool.fake_ray import FakeReference
 
 
 class FakeRay:
@@ -28,7 +32,7 @@ class FakeRay:
         return SimpleNamespace(location=remote, start=remote, call=remote, answer=remote)
 
     def _asked(self, *_: Any) -> int:
-        self.asked.append(len(self.asked))
+        self.asked.append(FakeReference(len(self.asked)))
         return self.asked[-1]
 
     def wait(self, references: list[int], timeout: float) -> tuple[list[int], list[int]]:
@@ -87,3 +91,27 @@ def test_a_foreman_is_overdue_where_it_does_not_answer(fake: FakeRay, limit: flo
     handle.renew()
     start(handle)  # another process, which was asked nothing yet
     assert not handle.overdue(limit)
+
+
+class BrokenActor:
+    """Actor of a broken device, which fails at every call."""
+
+    def start(self, *_: Any) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    location = call = start
+
+
+def test_errors_of_an_actor_that_is_replaced_are_not_printed(
+    shared_ray: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray prints an error that nobody reads when its last reference is deleted."""
+    monkeypatch.setattr(logging.getLogger("ray"), "propagate", True)
+    failing: Any = ray.remote(num_cpus=0)(with_driver_path(BrokenActor))
+    handle = ActorHandle(failing.remote, [])
+    handle.call("train", [], False)
+    ray.wait([handle.calls[-1][0]], timeout=60)  # it counts as read, others do not
+    handle.renew()
+    handle.close()
+    handle.calls.clear()
+    assert "illegal memory access" not in caplog.text
