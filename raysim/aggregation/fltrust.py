@@ -28,7 +28,8 @@ class FLTrust(Aggregation):
     even of most clients; a backdoor's do not (`docs/robustness.md`). Costs the training of one
     client more, one after the others; a file of each update, read twice. On unequal data the root
     samples decide which clients it trusts. `trust` of a client in the tables is t_k;
-    `root_train_loss` is the loss of the server's training.
+    `root_train_loss` is the loss of the server's training. An update may be scaled up, its running
+    statistics, too: a variance of BatchNorm may fall below 0, and the test loss is then NaN.
     """
 
     root: int = Field(
