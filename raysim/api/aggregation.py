@@ -30,6 +30,7 @@ from raysim.api.rules import Weighting
 from raysim.api.withheld import SINGLE, closed
 from raysim.numbers.arrays import Floats, Integers
 
+MEAN = "choose aggregation.name=mean"
 NO_CLIENTS: Integers = np.empty(0, dtype=np.int64)
 
 
@@ -75,8 +76,8 @@ class ArrivedUpdates:
     """
 
     clients: Integers
-    samples: Integers = field(metadata=closed("the sizes of clients", SINGLE))
-    shares: Floats = field(metadata=closed("the weights of clients", SINGLE))
+    samples: Integers = field(metadata=closed("the sizes of clients", SINGLE, instead=MEAN))
+    shares: Floats = field(metadata=closed("the weights of clients", SINGLE, instead=MEAN))
     measured: Tensor = field(default_factory=_nothing)
 
 

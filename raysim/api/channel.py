@@ -43,7 +43,9 @@ class Received:
     """
 
     number: int
-    cohort: tuple[int, ...] = field(metadata=closed("the clients of a round", COHORT))
+    cohort: tuple[int, ...] = field(
+        metadata=closed("the clients of a round", COHORT, instead="leave it out")
+    )
     clients: int
     generator: Callable[[str], torch.Generator]
     expected: float

@@ -45,7 +45,7 @@ from raysim.api.chain import Join, first, only
 from raysim.api.columns import Recording
 from raysim.api.components import Registry, called, returns, suggest
 from raysim.api.privacy import PrivacyClaim
-from raysim.api.rules import LocalWork, Pass, Reduced, Weighting
+from raysim.api.rules import MEANS_ALONE, LocalWork, Pass, Reduced, Weighting
 from raysim.api.selection import Selection, are_lines
 from raysim.api.server import ServerRule
 from raysim.api.withheld import COHORT, SINGLE, closed
@@ -114,7 +114,7 @@ class Round:
     cohort: tuple[int, ...] = field(
         metadata=closed(
             *("the clients of a round", COHORT),
-            instead="your own method passes now.cohort on unchanged",
+            instead=f"{MEANS_ALONE}; your own method passes now.cohort on unchanged",
             handle=True,
         )
     )
@@ -124,13 +124,15 @@ class Round:
     lr_at: Callable[[int], float]
     weighting: Weighting | str
     network: nn.Module
-    steps: Callable[[int], int] = field(metadata=closed("the local steps of clients", SINGLE))
+    steps: Callable[[int], int] = field(
+        metadata=closed("the local steps of clients", SINGLE, instead=MEANS_ALONE)
+    )
     sample: Callable[..., tuple[int, ...]]
     generator: Callable[[str], torch.Generator]
     note: Callable[[str], None]
     everyone: Sequence[int] = ()
     samples: Sequence[int] | Integers = field(
-        default=(), metadata=closed("the sizes of clients", SINGLE)
+        default=(), metadata=closed("the sizes of clients", SINGLE, instead=MEANS_ALONE)
     )
     size: int = 1
     expected: float = 1.0

@@ -33,6 +33,8 @@ Bases = Mapping[str, str]
 """For each group of uploads, the broadcast group that it has moved from, or CHANGE."""
 CHANGE = ""
 """Base of a group that is a change already."""
+MEANS_ALONE = "choose a method that needs means alone, such as method.name=fedavg"
+"""Advice in place of a method that reads what a run withholds."""
 
 
 @dataclass(frozen=True)
@@ -663,14 +665,18 @@ class Reduced:
     """
 
     clients: tuple[int, ...] = field(
-        metadata=closed("the clients of a round that have arrived", COHORT, handle=True)
+        metadata=closed(
+            *("the clients of a round that have arrived", COHORT), instead=MEANS_ALONE, handle=True
+        )
     )
     means: Groups
-    rows: Mapping[int, Groups] = field(metadata=closed("what single clients send", SINGLE))
+    rows: Mapping[int, Groups] = field(
+        metadata=closed("what single clients send", SINGLE, instead=MEANS_ALONE)
+    )
     scalars: Mapping[str, Floats]
     staleness: Mapping[int, int] = field(default_factory=dict)
     tiers: Mapping[int, int] = field(default_factory=dict)
     samples: Integers = field(
         default_factory=lambda: np.empty(0, dtype=np.int64),
-        metadata=closed("the sizes of clients", SINGLE),
+        metadata=closed("the sizes of clients", SINGLE, instead=MEANS_ALONE),
     )

@@ -46,7 +46,7 @@ class History:
         times: Number of rounds in which each client has taken part [K].
     """
 
-    losses: Floats = field(metadata=closed(LOSSES, SINGLE))
+    losses: Floats = field(metadata=closed(LOSSES, SINGLE, instead=UNIFORM))
     last_round: Integers
     times: Integers
 
@@ -163,7 +163,9 @@ class Results:
         reports: The numbers of `Selection.report`, by name [n]; NaN for a client without one.
     """
 
-    clients: Integers = field(metadata=closed("the clients of a round that have arrived", COHORT))
+    clients: Integers = field(
+        metadata=closed("the clients of a round that have arrived", COHORT, instead=UNIFORM)
+    )
     losses: Floats = field(metadata=closed(LOSSES, SINGLE, instead=UNIFORM))
     reports: Mapping[str, Floats] = field(
         metadata=closed("what single clients report", SINGLE, instead=UNIFORM)

@@ -29,14 +29,13 @@ class Tells(Enum):
 SINGLE, TIMES, COHORT = Tells
 
 
-def closed(what: str, tells: Tells, *, instead: str = "", handle: bool = False) -> dict[str, Any]:
+def closed(what: str, tells: Tells, *, instead: str, handle: bool = False) -> dict[str, Any]:
     """Return the metadata of a field that a run may close.
 
     Args:
         what: The content of the field, in words, for the error of its reader.
         tells: The kind of its content.
-        instead: Advice: a component to choose in place of the reader, or another remedy; may be
-            empty.
+        instead: Advice: a component to choose in place of the reader, or another remedy.
         handle: Whether the engine takes the closed value back: a pass may be over clients that a
             method cannot see.
     """
@@ -112,7 +111,7 @@ def withheld(view: V, closing: Mapping[Tells, str], reader: Component) -> V:
         value: Any = getattr(view, field.name)
         what, tells, instead, handle = field.metadata.get("closed", ("", None, "", False))
         if setting := closing.get(tells):
-            told = f"reads {what} ({type(view).__name__}.{field.name}){instead and f'; {instead}'}"
+            told = f"reads {what} ({type(view).__name__}.{field.name}); {instead}"
             changed[field.name] = Withheld(setting, reader, told, value if handle else None)
         elif is_dataclass(value) and (seen := withheld(value, closing, reader)) is not value:
             changed[field.name] = seen

@@ -307,12 +307,15 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "delta=0.5: must be at most 1/K": {"channel.gaussian.delta": 0.5},
     "does not go with method.name=scaffold, which reads the clients of a round that have arrived"
-    " (Reduced.clients)": {"method.name": "scaffold"},
+    " (Reduced.clients); choose a method that needs means alone, such as method.name=fedavg": {
+        "method.name": "scaffold"
+    },
     "does not go with method.name=feddyn, which reads the clients of a round": {
         "method.name": "feddyn"
     },
     "does not go with method.name=centralized, which reads the clients of a round (Round.cohort);"
-    " your own method passes now.cohort on unchanged": {"method.name": "centralized"},
+    " choose a method that needs means alone, such as method.name=fedavg; your own method passes"
+    " now.cohort on unchanged": {"method.name": "centralized"},
     **{
         f"does not go with method.name={name}, {what}": {
             **{"method.name": "chain", "method.methods": {"fedprox": {}, name: {}}},
@@ -428,7 +431,7 @@ def test_a_method_that_reads_who_takes_part_is_refused_before_anything_starts(tm
         go(tmp_path / "run", **own)
     said = {
         "arrived": "clients of a round that have arrived (Reduced.clients)",
-        "selected": "clients of a round (Round.cohort); your own method passes now.cohort on",
+        "selected": "clients of a round (Round.cohort); choose a method that needs means alone",
         "samples": "sizes of clients (Reduced.samples)",
         "steps": "local steps of clients (Round.steps)",
     }
