@@ -16,6 +16,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cached_property
 from inspect import getattr_static, isabstract
@@ -26,7 +27,7 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.errors import PydanticUserError
 
-from raysim.errors import RaysimError, SettingsError, visible
+from raysim.errors import RaysimError, RuleError, SettingsError, visible
 from raysim.user_input.user_modules import allow, import_named, unnamed
 
 
@@ -54,8 +55,11 @@ class Component(BaseModel):
         for promise in (*cls._promises, *cls._claims):
             stating = [kind for kind in cls.__mro__ if _states(kind, promise)]
             place = cls.__mro__.index(stating[0])
-            bases, between = cls.__mro__[place:], cls.__mro__[:place]
-            changed = [name for kind in between for name in _replaced(bases, kind)]
+            before, behind = cls.__mro__[:place], cls.__mro__[place:]
+            bases = stating[0].__mro__
+            beside = [kind for kind in behind if kind not in bases]  # whose code `super` finds
+            changed = [name for kind in before for name in _replaced(behind, kind)]
+            changed += [name for kind in beside for name in _replaced(bases, kind)]
             if changed and stating[1:]:
                 setattr(cls, promise, _Lost(promise, stating, changed[0]))
 
@@ -416,8 +420,20 @@ def _stated(hook: Any) -> Any:
     return hook.fget if isinstance(hook, property) else hook
 
 
+_REFUSALS = ContextVar[list["Refusal"] | None]("refusals", default=None)
+"""Refusals in the method of a component that is being called."""
+
+
 class Refusal(BaseException):
-    """Refusal of an action of a component; its own `except Exception` does not catch it."""
+    """Refusal of an action of a component, which the component cannot keep from the engine.
+
+    Its `except Exception` does not catch it; after a bare `except`, `calling` raises it again.
+    """
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        if (refusals := _REFUSALS.get()) is not None:
+            refusals.append(self)
 
 
 @contextmanager
@@ -427,16 +443,22 @@ def calling(component: Component, name: str) -> Iterator[None]:
     A full disk or memory is the machine's failure, not the component's.
 
     Raises:
+        RuleError: it read a withheld value.
         SettingsError: it failed.
     """
+    before = _REFUSALS.set(refusals := list[Refusal]())
     try:
         yield
     except Refusal as refusal:
-        raise SettingsError(str(refusal)) from None
+        refusals.append(refusal)
     except (RaysimError, MemoryError, OSError):
         raise
     except (Exception, SystemExit) as error:  # a user's class may raise anything
         raise SettingsError(f"{called(component)}: {name} failed: {cause(error)}") from error
+    finally:
+        _REFUSALS.reset(before)
+        if refusals:  # the component may have made another error of it, or none
+            raise RuleError(str(refusals[0])) from None
 
 
 def checked(

@@ -65,6 +65,7 @@ def _is_temperature(value: Any) -> bool:
 class Temperature(Acting, ABC):
     """Temperature of local training; its fields are its settings."""
 
+    _promises: ClassVar[tuple[str, ...]] = ("follows_clients",)
     _lasting: ClassVar[str] = "what lasts belongs in the temperature's state"
     varies: ClassVar[bool] = True
     """Whether T may differ from `local.temperature`: rounds then have a column `temperature`."""

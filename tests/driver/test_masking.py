@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,15 @@ class Trying(FedAvg):
         except Exception:
             sizes = [1] * round_.clients
         assert sizes
+        return super().round(round_, state)
+
+
+class Tenacious(FedAvg):
+    """It takes sizes for equal whatever happens."""
+
+    def round(self, round_: Any, state: Any) -> Any:
+        with suppress(BaseException):
+            list(round_.samples)
         return super().round(round_, state)
 
 
@@ -341,6 +351,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"temperature.name": "stragglers"}, "stragglers, which reads the durations of clients (Temp"),
     ({"method.name": f"{HERE}:Sized"}, "Sized, which reads the sizes of clients (Round.samples)"),
     ({"method.name": f"{HERE}:Trying"}, "Trying, which reads the sizes of clients (Round.samples)"),
+    ({"method.name": f"{HERE}:Tenacious"}, "Tenacious, which reads the sizes of clients (Round."),
     (
         {"method.name": f"{HERE}:Seeing"},
         "Seeing, which reads the sizes of clients (Reduced.samples)",

@@ -33,6 +33,7 @@ from raysim.errors import RuleError, SettingsError
 from raysim.numbers.arrays import Integers
 from raysim.numbers.seeds import owned_generator, sample_cohort, stream
 from raysim.numbers.tensors import Tensors, zeros_like
+from raysim.samples.participants import Participants
 from raysim.storage.run_state import RunState
 from raysim.training.job import batch_bounds, steps_of
 from raysim.training.network import has_batch_norm
@@ -80,8 +81,8 @@ def round_inputs(
     """
     number, participants = before.number, settings.participants
     rates = rates_of(settings)
-    lr_at = partial(rates["local"].at, before)
-    rate = rates["server"].at(before, number)
+    lr_at = rates["local"].by_round(before)
+    rate = rates["server"].by_round(before)(number)
     return Round(
         number=number,
         cohort=cohort,
@@ -92,7 +93,7 @@ def round_inputs(
         weighting=settings.weighting,
         network=network,
         steps=partial(_steps, settings.local, sizes, has_batch_norm(network)),
-        sample=partial(_sample, settings, before),
+        sample=partial(_sample, settings.seed, number, participants, settings.cohort_size),
         generator=partial(owned_generator, settings.seed, "server", (number,)),
         note=note,
         everyone=participants.listed,
@@ -108,10 +109,11 @@ def _steps(local: LocalSettings, sizes: Integers, joins: bool, client: int) -> i
     return steps_of(local.work, len(batch_bounds(int(sizes[client]), local.batching, joins)))
 
 
-def _sample(settings: Settings, before: RunState, *keys: int) -> tuple[int, ...]:
-    generator = stream(settings.seed, "sample", before.number, *keys)
-    participants = settings.participants
-    ranks = sample_cohort(generator, len(participants), settings.cohort_size)
+def _sample(
+    seed: int, number: int, participants: Participants, size: int, *keys: int
+) -> tuple[int, ...]:
+    generator = stream(seed, "sample", number, *keys)
+    ranks = sample_cohort(generator, len(participants), size)
     return tuple(participants.at(ranks).tolist())
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from raysim.api.rates import METRIC_NEEDS, RateSettings
@@ -27,10 +28,13 @@ class Rate(NamedTuple):
     full: float
     rounds: int
 
-    def at(self, before: RunState, number: int) -> float:
-        """Return the rate of round `number`, from 0, as far as the state before determines it."""
+    def by_round(self, before: RunState) -> Callable[[int], float]:
+        """Return the rate as a function of the round, from 0, as far as a state determines it.
+
+        The function holds the state of the schedule alone: a method is given it.
+        """
         state = before.kept(f"{self.name}.lr")
-        return self.schedule.rate_at(number, self.rounds, self.full, state)
+        return partial(self.schedule.rate_at, rounds=self.rounds, lr=self.full, state=state)
 
 
 def rates_of(settings: Settings) -> dict[str, Rate]:
@@ -46,7 +50,7 @@ def rate_figures(rates: Mapping[str, Rate], before: RunState) -> Row:
     """Return columns of `metrics.parquet`: `lr`, and `server_lr` if the server has a schedule."""
     scheduled = rates["server"].schedule.scheduled
     columns = {"local": "lr"} | ({"server": "server_lr"} if scheduled else {})
-    return {c: rates[name].at(before, before.number) for name, c in columns.items()}
+    return {c: rates[name].by_round(before)(before.number) for name, c in columns.items()}
 
 
 def check_rates(rates: Mapping[str, Rate], evaluated: Collection[str]) -> None:

@@ -102,6 +102,17 @@ class Mixed(Off, Gaussian):
     """Changes what a claim rests on by a class before that which makes it."""
 
 
+class Serverless(raysim.Stage):
+    """Has no server's part, and gives that to a class that inherits from it, too."""
+
+    def has_server_part(self) -> bool:
+        return False
+
+
+class Behind(Gaussian, Serverless):
+    """Changes what a claim rests on by a class behind that which makes it."""
+
+
 class Later(Gaussian):
     """Has its code changed after its body."""
 
@@ -185,6 +196,38 @@ class ByRound(raysim.Temperature):
         given = {"times": lambda: now.history.times, "losses": lambda: now.history.losses}
         given |= {"samples": lambda: now.samples[0], "seconds": lambda: now.seconds([0])}
         return 1.0 + 0 * float(np.asarray(given[self.what]()).sum())
+
+
+class Steady(raysim.Temperature):
+    """Keeps a state, and states that it follows nobody."""
+
+    @property
+    def follows_clients(self) -> bool:
+        return False
+
+    def choose(self, now: Any) -> float:
+        return 1.0
+
+    def update(self, now: Any, temperature: float, row: Any) -> Any:
+        return {"rounds": np.ones(1)}
+
+
+class ByLoss(Steady):
+    """Follows the losses of clients, of a base that follows nobody."""
+
+    def update(self, now: Any, temperature: float, row: Any) -> Any:
+        return {"loss": np.array([row["train_loss"]])}
+
+
+class Caught(FedAvg):
+    """Catches whatever a pass ends in."""
+
+    def round(self, now: Any, state: Any) -> Any:
+        try:
+            yield self.training_pass(now, state)
+        except Exception:
+            return state, {}
+        return state, {}
 
 
 class Plain(Gaussian):
@@ -302,6 +345,11 @@ REFUSED: dict[str, dict[str, Any]] = {
             **{"samples": "sizes of clients", "seconds": "durations of clients"},
         }.items()
     },
+    f"does not go with temperature.name={HERE}:ByLoss": {"temperature.name": f"{HERE}:ByLoss"},
+    f"does not go with channel.{HERE}:Present, which reads the clients of a round": {
+        "method.name": f"{HERE}:Caught",
+        "channel": {"gaussian": {}, f"{HERE}:Present": {"what": "selected"}},
+    },
     f"does not go with method.name={HERE}:Sized, which reads the sizes of clients": {
         "method.name": f"{HERE}:Sized"
     },
@@ -370,6 +418,7 @@ LOST = {
     "Quiet": "'receive' of Gaussian, which 'privacy'",
     "Quieter": "'receive' of Gaussian, which 'privacy'",
     "Mixed": "'acts_on_empty_rounds' of Gaussian, which 'privacy'",
+    "Behind": "'has_server_part' of Gaussian, which 'privacy'",
     "Later": "'receive' of Gaussian, which 'privacy'",
 }
 
