@@ -54,7 +54,7 @@ app.add_typer(data, name="data")
 app.add_typer(job, name="job")
 for function in (compare, report, table, sweep, figure, export, new):
     app.command()(function)
-console = Console()
+console = Console(emoji=False)
 
 KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),

@@ -16,7 +16,7 @@ from raysim.display.terminal import print_line
 data = typer.Typer(
     no_args_is_help=True, help="Fetch and list datasets, and show how a preset splits them."
 )
-console = Console()
+console = Console(emoji=False)
 
 
 @data.command()

@@ -87,7 +87,7 @@ def _preset(name: str) -> dict[str, Any]:
 
 def _text(kind: str, name: str) -> str:
     """Return a page as plain text."""
-    console = Console(file=StringIO(), width=PAGE_WIDTH)
+    console = Console(file=StringIO(), width=PAGE_WIDTH, emoji=False)
     with console.capture() as captured:
         console.print(page_of(kind, name))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

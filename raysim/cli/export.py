@@ -15,7 +15,7 @@ from raysim.user_input import portable_name
 from raysim.user_input.run_folders import is_of_a_run
 from raysim.user_input.user_modules import leave_out_working_directory
 
-console = Console()
+console = Console(emoji=False)
 
 
 def export(

@@ -13,7 +13,7 @@ from raysim.cli.options import Jobs, Overrides, ProfileName, Rounds, changes, pa
 from raysim.cli.output import resumable
 from raysim.display.terminal import print_line
 
-console = Console()
+console = Console(emoji=False)
 
 
 def figure(

@@ -17,7 +17,7 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="id of the job")]
 Follow = Annotated[bool, typer.Option(help="follow the log until the job ends")]
 
 job = typer.Typer(no_args_is_help=True, help="List, follow and stop jobs on a Ray cluster.")
-console = Console()
+console = Console(emoji=False)
 
 
 @job.command(name="list")

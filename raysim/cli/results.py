@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raysim.results.compare import RunGroup
     from raysim.results.metrics import Metric
 
-console = Console()
+console = Console(emoji=False)
 
 Runs = Annotated[
     list[Path],

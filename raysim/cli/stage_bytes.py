@@ -55,7 +55,7 @@ def sizes(source: str) -> list[dict[str, Any]]:
     Raises:
         SettingsError: the size of the model is not known before its data are opened.
     """
-    with loading(Console(stderr=True)):
+    with loading(Console(stderr=True, emoji=False)):
         settings = raysim.load_config(source)
     data = settings.data
     if data.shape is None or data.classes is None:

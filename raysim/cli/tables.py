@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from raysim.tuning.tables.plan import Planner
     from raysim.workloads.tables import PaperTable
 
-console = Console()
+console = Console(emoji=False)
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="print cells, sample-steps and an estimated time")
 ]
@@ -208,7 +208,7 @@ def _run_or_tell(
 
     if json and dry_run:
         raise SettingsError("--json: does not go with --dry-run")
-    messages = Console(stderr=True) if json else console
+    messages = Console(stderr=True, emoji=False) if json else console
     hint = "" if dry_run else f"interrupted; the same command resumes the {kind}"
     with resumable(messages, lambda: hint):
         if dry_run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -370,3 +371,10 @@ def test_stages_are_listed_with_their_bytes_of_a_preset_s_model(raysim_command):
     assert {row["name"]: row["settings"] for row in rows}["masks"].startswith("neighbours=none ")
     code, _, err = raysim_command("list", "methods", "--of", "mnist-fedavg")
     assert code == 2 and err.strip().endswith("raysim list stages --of mnist-fedavg")
+
+
+@pytest.mark.parametrize("name", ["app", "data", "export", "figures", "jobs", "results", "tables"])
+def test_names_of_classes_are_not_printed_as_pictures(name):
+    """`:One:` is an emoji of rich's markup, and may be part of `package.module:One`."""
+    shown = import_module(f"raysim.cli.{name}").console.render_str("method.name=mine:One: 3 rounds")
+    assert shown.plain == "method.name=mine:One: 3 rounds"
