@@ -221,7 +221,7 @@ class Selection(Recording, ABC):
     def report(self, view: View, trained: Trained) -> Mapping[str, float]:
         """Return numbers that a client reports after its training, for `update`.
 
-        They are columns of `clients.parquet` and cost no bytes. Asynchronous rounds have none.
+        They are columns of `clients.parquet` and cost no bytes.
         """
         return {}
 
