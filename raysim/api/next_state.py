@@ -181,13 +181,13 @@ class StateOfRound:
         Raises:
             SettingsError: the round has changed it in place; the message names the tensor.
         """
-        now = flatten(self.given.groups)
+        present = flatten(self.given.groups)
         sums = checksums(self._tensors) if ended else self._sums
         changed = [
             *self._seen.changed(),
             *(name for name, value in sums.items() if value != self._sums[name]),
-            *(name for name, tensor in self._tensors.items() if now.get(name) is not tensor),
-            *(name for name in now if name not in self._tensors),
+            *(name for name, tensor in self._tensors.items() if present.get(name) is not tensor),
+            *(name for name in present if name not in self._tensors),
             *(["info"] if {**self.given.info} != {**self._kept.info} else []),
         ]
         if changed:

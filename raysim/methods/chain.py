@@ -168,7 +168,7 @@ class Chain(FedAvg):
                     raise SettingsError(f"{KEY}: two methods each set the pass's {part.name}")
                 changes[part.name] = changed[0] if changed else default
         bases = {
-            group: base for work in (plain, *passes) for group, base in work.moved_from.items()
+            group: base for pass_ in (plain, *passes) for group, base in pass_.moved_from.items()
         }
         known = {*plain.broadcast, CHANGE}
         bases = {group: base for group, base in bases.items() if base in known}

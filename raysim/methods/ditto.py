@@ -56,8 +56,8 @@ class Ditto(FedAvg):
 
     def _personal_pass(self, now: Round, state: ServerState) -> Pass:
         rules = Rules(start=_own_model, transforms=(proximal(self.lam),), finish=_keep_model)
-        work = self.training_pass(now, state)
-        return replace(work, rules=rules, bytes_down=nothing_received, draws=0, label="personal")
+        pass_ = self.training_pass(now, state)
+        return replace(pass_, rules=rules, bytes_down=nothing_received, draws=0, label="personal")
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the client's personal model as it is."""

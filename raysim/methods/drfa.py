@@ -101,8 +101,8 @@ class Drfa(KeepsWeights):
 
     def deployment_after(self, now: Round, state: ServerState) -> list[Pass]:
         """Return the training pass: weights leave the client's own model as it is."""
-        work = self.weighted_pass(now, state, dict.fromkeys(now.cohort, 1.0))
-        return [self._with_steps(now, work)]
+        pass_ = self.weighted_pass(now, state, dict.fromkeys(now.cohort, 1.0))
+        return [self._with_steps(now, pass_)]
 
     def _with_steps(self, now: Round, pass_: Pass) -> Pass:
         """Return a training pass with the step after which each client keeps its model."""
@@ -130,8 +130,8 @@ def _init(view: View) -> Tensors:
 
 
 def _keep(view: View, gradients: Tensors, batch: Batch, state: Tensors) -> tuple[Tensors, Tensors]:
-    now = state[COUNT] == view.personal[STEP][STEP]
-    kept = {n: torch.where(now, view.params[n].detach(), state[n]) for n in view.trainable}
+    is_step = state[COUNT] == view.personal[STEP][STEP]
+    kept = {n: torch.where(is_step, view.params[n].detach(), state[n]) for n in view.trainable}
     return gradients, {COUNT: state[COUNT] + 1, **kept}
 
 

@@ -110,8 +110,8 @@ class FedAvg(Method):
         """
         if type(self).round is not FedAvg.round or self.pooled:
             return None
-        work = self.training_pass(now, state)
-        return [replace(work, rules=replace(work.rules, finish=finish or work.rules.finish))]
+        pass_ = self.training_pass(now, state)
+        return [replace(pass_, rules=replace(pass_.rules, finish=finish or pass_.rules.finish))]
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort from the global model and update the state with the means."""

@@ -83,18 +83,18 @@ class FedRep(PartlyShared):
 
     def deployment_after(self, now: Round, state: ServerState) -> tuple[Pass, Pass]:
         """Deploy the client's model after the passes of the own and of the shared parts."""
-        work = self.training_pass(now, state)
+        pass_ = self.training_pass(now, state)
         names = frozenset(self.client_init(state)[OWN])
         head = replace(
-            work,
-            rules=replace(work.rules, finish=_keep_own),
+            pass_,
+            rules=replace(pass_.rules, finish=_keep_own),
             epochs=self.head_epochs,
             trainable=names,
             label="head",
         )
         body = replace(
-            work,
-            rules=replace(work.rules, finish=send_model),
+            pass_,
+            rules=replace(pass_.rules, finish=send_model),
             epochs=self.body_epochs,
             trainable=frozenset(state.groups["model"]) - names,
             bytes_down=nothing_received,

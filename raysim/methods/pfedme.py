@@ -92,9 +92,9 @@ class PFedMe(FedAvg):
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy theta, from the global model by steps on the client's own batches."""
-        work = self.training_pass(now, state)
+        pass_ = self.training_pass(now, state)
         rules = replace(self.rules(), finish=_deploy)
-        return replace(work, rules=rules, epochs=LocalSteps(self.deploy_steps))
+        return replace(pass_, rules=rules, epochs=LocalSteps(self.deploy_steps))
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
         """Deploy theta as it is after the client's steps."""

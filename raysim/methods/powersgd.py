@@ -107,10 +107,10 @@ class PowerSgd(FedAvg):
         right = state.groups.get(RIGHT, {})
         if not now.number:
             right = _drawn(right, now)
-        work = self.training_pass(now, state)
-        finish = partial(_send_left, work.rules.finish)
-        sent = {**work.broadcast, RIGHT: right}
-        first = yield replace(work, broadcast=sent, rules=replace(work.rules, finish=finish))
+        pass_ = self.training_pass(now, state)
+        finish = partial(_send_left, pass_.rules.finish)
+        sent = {**pass_.broadcast, RIGHT: right}
+        first = yield replace(pass_, broadcast=sent, rules=replace(pass_.rules, finish=finish))
         left = {name: _orthonormal(p) for name, p in first.means.get(LEFT, {}).items()}
         model = {**state.groups[MODEL], **first.means.get(MODEL, {})}
         if left:

@@ -56,8 +56,8 @@ class Term(Reweighted):
         z = float(tilted.mean())
         if Z in state.groups:
             z = z / 2 + float(state.groups[Z][Z]) / 2
-        work = self.weighted_pass(now, state, dict(zip(heard.clients, tilted / z, strict=True)))
-        reduced = yield replace(work, bytes_down=nothing_received, draws=0)  # FedAvg's batches
+        pass_ = self.weighted_pass(now, state, dict(zip(heard.clients, tilted / z, strict=True)))
+        reduced = yield replace(pass_, bytes_down=nothing_received, draws=0)  # FedAvg's batches
         after = self.server_update(now, state, reduced)
         after = after.replace(z={Z: torch.tensor(z, dtype=torch.float64)})
         return after, self.metrics(after)

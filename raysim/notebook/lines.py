@@ -39,11 +39,11 @@ class LinesView:
     def close(self) -> None:
         """Show the last state, without a bar."""
         self._view.done = None
-        self._update(now=True)
+        self._update(at_once=True)
 
-    def _update(self, *, now: bool = False) -> None:
+    def _update(self, *, at_once: bool = False) -> None:
         if self._visible:
-            self._view.update(now=now)
+            self._view.update(at_once=at_once)
 
 
 @contextmanager

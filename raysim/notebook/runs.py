@@ -26,7 +26,7 @@ class RunView(RunProgress):
         self._ended = False
         if first:
             self._view.lines = [first]
-            self._view.update(now=True)
+            self._view.update(at_once=True)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Show how data is fetched or prepared."""
@@ -44,7 +44,7 @@ class RunView(RunProgress):
             for row in read_metrics(run.path / "metrics.parquet", run.rounds).to_pylist():
                 if 1 <= row["round"] <= self._rounds:
                     self._add(row)
-        view.update(now=True)
+        view.update(at_once=True)
 
     def progress(self, done: int, total: int) -> None:
         """Move the bar within a round."""
@@ -83,7 +83,7 @@ class RunView(RunProgress):
         elif not self._ended:
             view.lines = []
         view.done, view.last = None, self._rounds or view.last
-        view.update(now=True)
+        view.update(at_once=True)
 
     def _add(self, row: Mapping[str, Any]) -> None:
         """Add a round to the curve."""

@@ -45,10 +45,10 @@ class View:
         self._handle: Any = None
         self._updated, self._took = 0.0, 0.0
 
-    def update(self, *, now: bool = False) -> None:
-        """Show the present state, if the last update is long enough ago or it must be now."""
+    def update(self, *, at_once: bool = False) -> None:
+        """Show the present state, if the last update is long enough ago or `at_once`."""
         begun = perf_counter()
-        if not now and begun - self._updated < max(SECONDS, self._took / SHARE):
+        if not at_once and begun - self._updated < max(SECONDS, self._took / SHARE):
             return
         if self._handle is None and not self.text():
             return

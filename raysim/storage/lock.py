@@ -138,11 +138,11 @@ def check_place(path: Path, descriptor: int) -> None:
         if os.path.samestat(opened, path.stat()):
             return
     with suppress(OSError):
-        now = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if os.path.samestat(opened, now.stat()):
+        later = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if os.path.samestat(opened, later.stat()):
             raise MovedError(
-                f"{path}: was renamed to {now} while the run wrote to it; to go on from its last"
-                f" checkpoint, resume {now}"
+                f"{path}: was renamed to {later} while the run wrote to it; to go on from its last"
+                f" checkpoint, resume {later}"
             )
     raise MovedError(
         f"{path}: was deleted or moved away while the run wrote to it; restore it and resume it, or"

@@ -127,9 +127,9 @@ class Bindings:
             RunError: `forward` replaced a parameter, so its steps would be lost.
         """
         for name, owner, key in self._parameter_slots:
-            now = getattr(owner, key)
-            moved = name in detached and detached[name].data_ptr() != now.data_ptr()
-            if moved or now is not self.tensors[name]:
+            bound = getattr(owner, key)
+            moved = name in detached and detached[name].data_ptr() != bound.data_ptr()
+            if moved or bound is not self.tensors[name]:
                 raise RunError(
                     f"the model's forward replaces the parameter {name}: a parameter must be"
                     " changed in place, for example by copy_ under torch.no_grad()"
@@ -166,7 +166,7 @@ class Bindings:
         self, changed: Iterable[tuple[Slot, object]], bound: Tensors
     ) -> dict[str, Tensor]:
         """Return new tensors by the engine's names, if they can replace the engine's tensors."""
-        now = {slot.path: value for slot, value in changed}
+        values = {slot.path: value for slot, value in changed}
         assigned = {slot.name: slot.path for slot, _ in changed}
         accepted: dict[str, Tensor] = {}
         for slot, value in changed:
@@ -181,7 +181,7 @@ class Bindings:
                     f"{_ASSIGNS} {slot.path}, {was}{to_be}: a buffer must keep its shape and dtype"
                 )
         for slot in self._slots:
-            if slot.name in accepted and now.get(slot.path) is not accepted[slot.name]:
+            if slot.name in accepted and values.get(slot.path) is not accepted[slot.name]:
                 raise RunError(
                     f"{_ASSIGNS} {assigned[slot.name]}, but not {slot.path}, which is the same one:"
                     " change it in place"

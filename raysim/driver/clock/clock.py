@@ -99,14 +99,14 @@ class VirtualRound:
         clock: The run's clock.
         runner: Runs the round's passes.
         begin: Tick at which the round begins.
-        now: Tick that the round has reached.
+        tick: Tick that the round has reached.
         joules: Energy that all clients have spent.
     """
 
     clock: VirtualClock
     runner: RoundRunner
     begin: int
-    now: int
+    tick: int
     joules: float = 0.0
     _wanted: int = 0
     _asked: frozenset[int] = frozenset()
@@ -124,7 +124,7 @@ class VirtualRound:
             runner: Runs the round's passes.
             ticks: Virtual time since the start of the run.
         """
-        return cls(clock, runner, begin=ticks, now=ticks)
+        return cls(clock, runner, begin=ticks, tick=ticks)
 
     def ask(self, clients: Sequence[int], wanted: int) -> None:
         """Begin with the selected clients; those beyond the wanted number are extra ones."""
@@ -143,7 +143,7 @@ class VirtualRound:
         flops = costs.flops(outcome.epochs)
         whole = fleet.joules(costs.clients, flops, costs.bytes_up, costs.bytes_down)
         joules = outcome.share * whole
-        self.now, self._passes = outcome.end, self._passes + 1
+        self.tick, self._passes = outcome.end, self._passes + 1
         timed = _Timed(costs.clients, outcome, joules)
         self._working |= {*costs.clients.tolist()}
         self.joules += float(joules.sum())
@@ -175,7 +175,7 @@ class VirtualRound:
     def figures(self) -> dict[str, float]:
         """Return columns of `metrics.parquet`."""
         return {
-            VIRTUAL_SECONDS: (self.now - self.begin) / TICKS_PER_SECOND,
+            VIRTUAL_SECONDS: (self.tick - self.begin) / TICKS_PER_SECOND,
             VIRTUAL_JOULES: self.joules,
             LOST: len(self._lost),
         }
@@ -185,14 +185,14 @@ class VirtualRound:
         fleet, clients = self.clock.fleet, costs.clients
         known = self._working if self.clock.policy.waits else self._working | self._asked
         ready = np.isin(clients, [*known])
-        starts = np.full(len(clients), self.now)
-        starts[~ready] = fleet.next_available(clients[~ready], self.now)
+        starts = np.full(len(clients), self.tick)
+        starts[~ready] = fleet.next_available(clients[~ready], self.tick)
         cut = self._asked.issuperset(clients.tolist())
         return outcome_of(
             self.clock.policy,
             fleet,
             costs,
-            begin=self.now,
+            begin=self.tick,
             starts=starts,
             dropouts=fleet.dropouts(clients, self.runner.number, self._passes),
             extra=np.isin(clients, [*self._extra]),

@@ -424,7 +424,7 @@ class Run:
             state=state,
             versions=updated(before.versions, begun.runner.written),
             in_flight=overlapping.commit(before.number) if overlapping else None,
-            ticks=begun.clock.now if begun.clock else before.ticks,
+            ticks=begun.clock.tick if begun.clock else before.ticks,
             downlink=begun.downlink.state if begun.downlink else before.downlink,
         )
         return after.keeping(kept), metrics

@@ -159,7 +159,7 @@ class RoundSelection:
         Raises:
             SettingsError: the selection fails, or selects no client although one is available.
         """
-        selection, tick = settings.selection, timed.now if timed else 0
+        selection, tick = settings.selection, timed.tick if timed else 0
         participants = settings.participants
         selected = select(selection, seen := _as_seen(settings, sampling))
         if not selected and clock:
@@ -169,7 +169,7 @@ class RoundSelection:
                 seen = _as_seen(settings, replace(sampling, available=available))
                 selected = select(selection, seen)
                 if timed:
-                    timed.now = later
+                    timed.tick = later
         if not selected and not selection.may_be_empty:
             raise _bad(selection, seen, "must be at least one client", selected)
         chosen = cls(settings, seen, selected)

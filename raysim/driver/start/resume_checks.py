@@ -94,8 +94,8 @@ def _note_start(run_dir: RunDirectory, start: str | None, note: Callable[[str], 
     if start is None or not Path(start).exists():
         return
     sealed = Checkpoints(run_dir.checkpoints).identity()
-    now = {START: tensors_digest(read_start(Path(start), note))}
-    if parts := differing_parts(sealed, now):
+    present = {START: tensors_digest(read_start(Path(start), note))}
+    if parts := differing_parts(sealed, present):
         note(
             f"{run_dir.path}: the finished run began with another content of"
             f" start_from={start} ({', '.join(parts)})"
@@ -113,8 +113,8 @@ def note_samples(
         note: Called with the line.
     """
     sealed = Checkpoints(run_dir.checkpoints).identity()
-    now = {SAMPLES[split]: digest for split, digest in digests.items()}
-    if parts := differing_parts(sealed, now):
+    present = {SAMPLES[split]: digest for split, digest in digests.items()}
+    if parts := differing_parts(sealed, present):
         note(
             f"{run_dir.path}: the data has changed since the run ({', '.join(parts)}); for a run on"
             " the present data, choose another `out`"

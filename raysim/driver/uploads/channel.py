@@ -105,13 +105,13 @@ class Channel:
             source = partial(owned_generator, self.settings.seed, f"channel/{name}", places)
             seen_by = partial(as_seen, self.settings, self.stages.get(name, stage))
             own = (self.now.number, self.now.cohort, self.now.clients)
-            now = seen_by(Received(*own, source, self.settings.expected_cohort))
+            received = seen_by(Received(*own, source, self.settings.expected_cohort))
             of_own = of_stage(name, reduced.scalars)
             for_stage = seen_by(replace(reduced, means=means, scalars=of_own))
             seen = replace(for_stage, means=_copies(means))  # `update` gets the means before
-            means = received_through(stage, now, seen).means
+            means = received_through(stage, received, seen).means
             if differences.changes:
-                self._update(name, stage, now, for_stage)
+                self._update(name, stage, received, for_stage)
         scalars = {n: v for n, v in reduced.scalars.items() if not owner_of(n, self.stages)}
         return replace(reduced, means=differences.means_with(means), scalars=scalars)
 

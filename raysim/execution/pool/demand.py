@@ -117,11 +117,11 @@ class Demand:
         begun = looked = perf_counter()
         placed, before = self.plan().actors, 0
         while placed < len(self) and (not placed or placed > before):
-            now = perf_counter()
-            if not placed and now - begun >= NOTE_SECONDS:
+            moment = perf_counter()
+            if not placed and moment - begun >= NOTE_SECONDS:
                 self._note_waiting()
-            if not placed and now - looked >= REFUSAL_SECONDS:
-                looked = now
+            if not placed and moment - looked >= REFUSAL_SECONDS:
+                looked = moment
                 said = unmet(self.bundle) - self._unmet_before
                 if bool(said) and not self._held_by_a_node() and not nodes_start():
                     raise SettingsError(

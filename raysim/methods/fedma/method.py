@@ -139,12 +139,12 @@ class FedMa(Method):
             by_client = map(torch.from_numpy, matching.assigned)
             atoms = dict(zip(reduced.clients, by_client, strict=True))
             assigned.append(atoms)
-            work = replace(
+            pass_ = replace(
                 _pass(now, chain, number + 1, reduced.clients, matched),
                 personal={c: {"atoms": {str(number): a.int()}} for c, a in atoms.items()},
                 bytes_down=partial(_constant, nbytes({"model": layer}, frozen)),
             )
-            reduced = yield work
+            reduced = yield pass_
         last = [reduced.rows[client] for client in reduced.clients]
         members = {str(n): _members(atoms, reduced.clients) for n, atoms in enumerate(assigned)}
         groups = {

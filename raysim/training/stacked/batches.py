@@ -77,8 +77,8 @@ def _batches_of_steps(
         for k, client_bounds in enumerate(bounds):
             if step and step % len(client_bounds) == 0:
                 x[places[k] : places[k + 1]], orders[k] = next(epochs[k])
-        now = [[own[step]] for own in taken]
-        index = sample_numbers(orders, now, is_sample[step : step + 1]).to(device)
+        step_numbers = [[own[step]] for own in taken]
+        index = sample_numbers(orders, step_numbers, is_sample[step : step + 1]).to(device)
         chosen = index[0, :, : shape[0]]
         batch = {"x": x[chosen], "y": y[chosen]}
         if shape[1]:
