@@ -21,7 +21,7 @@ def make(parameters, lr):
     return torch.optim.SGD(parameters, lr, momentum=0.8)
 
 
-@pytest.mark.parametrize(("case", "mode"), in_turn(CASES, MODES), indirect=["mode"])
+@pytest.mark.parametrize(("case", "mode"), in_turn(CASES, MODES, 2), indirect=["mode"])
 def test_the_average_is_that_of_torch(tmp_path, case, mode):
     share, steps = CASES[case]
     work = {"local.steps": steps, "local.epochs": 1 if steps else 2}
