@@ -399,6 +399,7 @@ def test_a_method_trains_a_kind_of_task_or_refuses_it_in_a_line(tmp_path, method
         result = raysim.run(settings, task_of(kind))
     except raysim.SettingsError as error:
         assert len(str(error).splitlines()) == 1
+        assert " failed: " not in str(error)  # an error of the method itself
         assert not (tmp_path / "run/metrics.parquet").exists()
     else:
         assert np.isfinite(result.metrics["test_loss"].to_pylist()).all()

@@ -47,7 +47,8 @@ def test_a_method_says_what_is_deployed_or_is_refused_before_it_starts(tmp_path,
     own, shared = (
         result.metrics[f"{model}local_test_loss"].to_pylist() for model in ("personal_", "")
     )
-    assert np.isfinite(own).all() and own[-1] != shared[-1]
+    assert np.isfinite(own).all()
+    assert own[-1] != pytest.approx(shared[-1], rel=1e-5)  # summed in another order
 
 
 Model = dict[str, torch.Tensor]
