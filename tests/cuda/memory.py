@@ -14,19 +14,23 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device}
 _unwrapped = torch._C._functorch.get_unwrapped
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def tensors_of(tree: Any) -> list[Tensor]:
     """Return the tensors of a tree of arguments or results."""
-    if isinstance(tree, Tensor):
+    kind = type(tree)
+    if kind in PLAIN:  # most of what is asked; isinstance asks a metaclass
+        return []
+    if kind is Tensor or isinstance(tree, Tensor):
         return [tree]
-    if isinstance(tree, dict):
+    if kind is dict:
         tree = tree.values()
     elif not isinstance(tree, tuple | list):
         return []
-    return [tensor for part in tree for tensor in tensors_of(part)]
+    return [tensor for part in tree if type(part) not in PLAIN for tensor in tensors_of(part)]
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:

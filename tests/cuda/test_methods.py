@@ -23,13 +23,25 @@ CASES = [(method, family_of(number, method)) for number, method in enumerate(MET
 CASES += [("fedavg", "dropping"), ("fsvrg", "dropping")]
 
 
+ALONE = {*CASES[::3], *CASES[-2:], *(case for case in CASES if case[0] in ONE_BY_ONE)}
+"""Cases that are not left to `tests.full`: a method's code is the same in stacks."""
+
+
 @pytest.mark.parametrize(("method", "family"), CASES)
 def test_a_method_is_the_cpus_and_a_graph_is_its_steps(tmp_path, monkeypatch, method, family):
     runs = Runs(tmp_path, monkeypatch, method, family, FEW)
-    cpu, alone = runs.on_cpu(), runs.on_gpu("alone")
     stack, graphs = runs.on_gpu("stack"), runs.on_gpu("graphs")
-    assert distance(cpu, alone.result) < DISTANCE
-    assert family == "dropping" or distance(cpu, stack.result) < DISTANCE
+    assert family == "dropping" or distance(runs.on_cpu(), stack.result) < DISTANCE
     assert distance(stack.result, graphs.result) == 0
     assert (graphs.gpu.counts["replays"] > 0) == (method not in ONE_BY_ONE)
-    assert not [note for each in (alone, stack, graphs) for note in each.notes]
+    assert not [note for each in (stack, graphs) for note in each.notes]
+
+
+@pytest.mark.parametrize(
+    ("method", "family"),
+    [pytest.param(*case, marks=[] if case in ALONE else pytest.mark.full) for case in CASES],
+)
+def test_a_method_alone_is_the_cpus(tmp_path, monkeypatch, method, family):
+    runs = Runs(tmp_path, monkeypatch, method, family, FEW)
+    alone = runs.on_gpu("alone")
+    assert distance(runs.on_cpu(), alone.result) < DISTANCE and not alone.notes
