@@ -16,6 +16,7 @@ from raysim.selection import SELECTIONS
 from raysim.server import SERVER_RULES
 from raysim.temperature import TEMPERATURES
 from raysim.testing import ComponentContract
+from tests.methods.test_contract import in_full
 
 OWN: dict[str, dict[str, Any]] = {
     "clip": {"channel.clip.norm": 0.5},
@@ -36,6 +37,10 @@ OWN: dict[str, dict[str, Any]] = {
     },
 }
 """Settings of components whose defaults change nothing here, or ask for more clients."""
+
+
+ON_DRIVER = ("poisson", "reshuffled", "uniform", "weighted", "constant", "schedule")
+"""Selections and temperatures that keep nothing and ask no worker: on actors in `tests.full`."""
 
 
 class RegisteredContract(ComponentContract):
@@ -65,6 +70,9 @@ def contract(registry: Registry[Any], name: str, settings: dict[str, Any]) -> ty
     title = f"Test{registry.kind.title()}{name.title().replace('_', '')}"
     body = {"registry": registry, "name": name, "settings": OWN.get(name, settings)}
     body["unsupported"] = frozenset({"odd"} if name == "gaussian" else ())
+    if name in ON_DRIVER:
+        test = "test_same_bits_and_figures_on_two_actors"
+        body[test] = in_full(getattr(RegisteredContract, test))
     return type(title, (RegisteredContract,), {**body, "__module__": __name__})
 
 
