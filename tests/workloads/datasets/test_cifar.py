@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-import torchvision.transforms.functional as TF
 from PIL import Image
 
 import raysim.workloads  # noqa: F401 - registers names
@@ -189,6 +188,8 @@ def test_augmenting_crops_with_black_and_flips() -> None:
 
 def test_augmenting_by_reflection_is_that_of_torchvision() -> None:
     """Each image is cropped and flipped as torchvision would, at some offset."""
+    import torchvision.transforms.functional as TF  # late, as it takes seconds
+
     dataset = Cifar10(augmented=True, padding_mode="reflect")
     x = dataset.decode(torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8))
     changed = dataset.augment(x, torch.Generator().manual_seed(0))
