@@ -81,7 +81,7 @@ class RunGroup:
             column: The column of the cell in a table.
         """
         values, nearest, lost = {}, [], Counter[State]()
-        columns = [metric.column_in(each) for each in self.records if metric.is_in(each)]
+        columns = [metric.column_in(record) for record in self.records if metric.is_in(record)]
         for record in self.records:
             if record.state in ENDED:
                 lost[record.state] += 1
@@ -98,7 +98,7 @@ class RunGroup:
             failed=lost["failed"],
             own_round=self.records[0].own_round,
             in_progress=self.in_progress,
-            nearest=tuple(each for each in nearest if each is not None),
+            nearest=tuple(value for value in nearest if value is not None),
             declared=columns[0] if columns else None,
         )
 
@@ -221,7 +221,7 @@ def compared_metrics(
     name, unit = in_words(score), unit_of(Metric("final", column), records)
     set_targets = {group.settings.get("target_accuracy") for group in groups}
     targets = (
-        {each for each in set_targets if isinstance(each, float)} if target is None else {target}
+        {goal for goal in set_targets if isinstance(goal, float)} if target is None else {target}
     )
     for metric in further:
         for record in records:
@@ -236,11 +236,11 @@ def compared_metrics(
         (f"final {name}", Metric("final", column), unit),
         (f"best {name}", Metric("best", column), unit),
         *(
-            (f"rounds to {each:g}", Metric("rounds_to", column, each), "rounds")
-            for each in sorted(targets)
+            (f"rounds to {accuracy:g}", Metric("rounds_to", column, accuracy), "rounds")
+            for accuracy in sorted(targets)
             if is_accuracy(score)
         ),
-        *((str(each), each, unit_of(each, records)) for each in further),
+        *((str(metric), metric, unit_of(metric, records)) for metric in further),
         *(
             [(GLOBAL, Metric("final", "test_accuracy"), unit)]
             if is_accuracy(score) and "test_accuracy" in measured.keys() - {column}

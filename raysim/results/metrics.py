@@ -125,7 +125,9 @@ class AnalysisMetric(Metric):
         values: dict[int, list[float]] = {}
         for row in rows:
             values.setdefault(row[number], []).append(row[value])
-        means = {key: math.fsum(each) / len(each) for key, each in sorted(values.items())}
+        means = {
+            key: math.fsum(measured) / len(measured) for key, measured in sorted(values.items())
+        }
         if self.column == "epochs":
             return reached_at(means.items(), max(means.values(), default=0.0) - CONVERGED)
         wanted = next(iter(means), 0) if self._is_divergence else self._number

@@ -85,7 +85,10 @@ def revisions_of(records: Sequence[RunRecord]) -> dict[Path, str | None]:
     run without checkpoints stay unknown.
     """
     sealed = {record.path: record.revisions for record in records}
-    revisions = {path: in_words(found) if found else None for path, found in sealed.items()}
+    revisions = {
+        path: in_words(sealed_revision) if sealed_revision else None
+        for path, sealed_revision in sealed.items()
+    }
     settings = {record.path: key_text(result_settings(record.settings)) for record in records}
     known: dict[str, set[str]] = {}
     for path, revision in revisions.items():

@@ -59,7 +59,7 @@ def own_test_columns(
         has_local: Whether there is a row of local training.
     """
     scored = [(column, column.scored) for column in headlines(measured) if column.scored]
-    column, score = next((each for each in scored if each[1].model == PERSONAL), (None, None))
+    column, score = next((pair for pair in scored if pair[1].model == PERSONAL), (None, None))
     if column is None or score is None:
         return [(n, Metric("final", c), "%") for n, c in OF_CLIENTS if c in measured]
     by_score = ACCURACY if score.score == ACCURACY.name else LOSS
@@ -100,7 +100,7 @@ def local_rows(rows: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Key]:
         if settings.get("method.name") == LOCAL:
             local.setdefault(_common(settings), []).append(row)
     matching = {row: local.get(_common(settings), []) for row, settings in rows.items()}
-    return {row: each[0] for row, each in matching.items() if len(each) == 1}
+    return {row: matches[0] for row, matches in matching.items() if len(matches) == 1}
 
 
 def over_local(

@@ -184,7 +184,9 @@ class ResultTable:
         """Return the names of the bold rows: the best one, and rows that no test tells from it."""
         differences = self.differences(column)
         return frozenset(
-            row for row, each in differences.items() if not (each and each.is_separated)
+            row
+            for row, difference in differences.items()
+            if not (difference and difference.is_separated)
         )
 
     def differences(self, column: str) -> dict[str, Difference | None]:
@@ -233,14 +235,14 @@ class ResultTable:
 
     def published_ratio(self, row: str, column: str) -> float | None:
         """Return the ratio of the published values."""
-        value, base = (self.cell(each, column).published for each in (row, self.baseline))
+        value, base = (self.cell(compared, column).published for compared in (row, self.baseline))
         return self._ratio(row, column, value, base)
 
     def _ratio(
         self, row: str, column: str, value: float | None, base: float | None
     ) -> float | None:
         metric, of_base = (
-            self.parsed_metric(self.cell(each, column)) for each in (row, self.baseline)
+            self.parsed_metric(self.cell(compared, column)) for compared in (row, self.baseline)
         )
         if row == self.baseline:
             return None
@@ -251,12 +253,12 @@ class ResultTable:
 
 def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys with different values among the settings, or missing in some."""
-    keys = dict.fromkeys(key for each in settings for key in each)
+    keys = dict.fromkeys(key for mapping in settings for key in mapping)
     missing = object()
     return [
         key
         for key in keys
-        if any(each.get(key, missing) != settings[0].get(key, missing) for each in settings)
+        if any(mapping.get(key, missing) != settings[0].get(key, missing) for mapping in settings)
     ]
 
 

@@ -53,11 +53,11 @@ def _verdict(table: ResultTable, column: str) -> Verdict:
     if best is None:
         return _not_compared(table, column)
     others = sorted(
-        ((row, each) for row, each in differences.items() if each is not None),
+        ((row, difference) for row, difference in differences.items() if difference is not None),
         key=lambda other: abs(other[1].mean),
     )
-    alike = [row for row, each in others if not each.is_separated]
-    if equal := [row for row, each in others if each.is_equal]:
+    alike = [row for row, difference in others if not difference.is_separated]
+    if equal := [row for row, difference in others if difference.is_equal]:
         return _equal(table, column, [best, *equal], others)
     seeds = len(table.cell(best, column).measured)
     lead = f"{_lead(table, column, best, *others[0])}. The paired t-test over {seeds} seeds"
@@ -87,14 +87,14 @@ def _equal(
 ) -> Verdict:
     """Return the verdict on a column with equal values for each seed in the first rows."""
     cell = table.cell(equal[0], column)
-    rest = [(row, each) for row, each in others if row not in equal]
+    rest = [(row, difference) for row, difference in others if row not in equal]
     seeds, value = len(cell.measured), _value(cell, table.unit_of(cell))
     heading = f"{_names(equal)} are equal"
     text = f"They have the same value for each of {seeds} seeds; the mean is {value}."
     if rest:
         heading = f"{_names(equal)} have the best mean, and are equal"
-        apart = [row for row, each in rest if each.is_separated]
-        alike = [row for row, each in rest if not each.is_separated]
+        apart = [row for row, difference in rest if difference.is_separated]
+        alike = [row for row, difference in rest if not difference.is_separated]
         answers = {"tells": apart, "does not tell": alike}
         said = [f"{verb} {_names(rows)} from them" for verb, rows in answers.items() if rows]
         text += f" The paired t-test {' and '.join(said)} at a level of {LEVEL:.0%}."

@@ -71,7 +71,9 @@ def to_arrow(table: ResultTable) -> pa.Table:
                     "suspect": cell.suspect,
                     "missing": cell.missing,
                     "own_round": cell.own_round,
-                    "differing": [override_text(*each) for each in sorted(cell.differing.items())],
+                    "differing": [
+                        override_text(*setting) for setting in sorted(cell.differing.items())
+                    ],
                     "values": [{"seed": s, "value": v} for s, v in sorted(cell.values.items())],
                     "notes": list(table.notes),
                 }

@@ -156,13 +156,18 @@ def differences_of(*tables: ResultTable) -> Grid | None:
         tables: Tables with the same rows.
     """
     places = [(table, name) for table in tables for name in table.columns]
-    columns = [(name, each, table) for table, name in places if (each := table.differences(name))]
+    columns = [
+        (name, by_row, table) for table, name in places if (by_row := table.differences(name))
+    ]
     if not columns:
         return None
     rows = tuple(
-        (Entry(row), *(_difference_entry(each, row, table, name) for name, each, table in columns))
+        (
+            Entry(row),
+            *(_difference_entry(by_row, row, table, name) for name, by_row, table in columns),
+        )
         for row in tables[0].rows
-        if any(row in each for _, each, _ in columns)
+        if any(row in by_row for _, by_row, _ in columns)
     )
     header = ("", *(name for name, *_ in columns))
     return Grid(DIFFERENCES_TITLE, header, rows, (DIFFERENCES_NOTE,))
@@ -279,7 +284,7 @@ def _legend(table: ResultTable) -> Iterator[str]:
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(label_text(*each) for each in sorted(settings.items()))
+    return ", ".join(label_text(*setting) for setting in sorted(settings.items()))
 
 
 def _times(ratio: float | None) -> str:

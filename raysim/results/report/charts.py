@@ -115,7 +115,9 @@ def curves(
         against: One of AGAINST.
         name: Name of the chart.
     """
-    (x, of_x, x_scale), (y, of_y, y_scale) = (_axis(groups, each) for each in (against, column))
+    (x, of_x, x_scale), (y, of_y, y_scale) = (
+        _axis(groups, quantity) for quantity in (against, column)
+    )
 
     def scaled(record: RunRecord) -> Curve | None:
         curve = curve_of(record, column, against)
@@ -135,9 +137,9 @@ def curves(
             if curves_drawn
         }
         make_room(axes)
-        end_labels(axes, legend, {number: each[0] for number, each in lines.items()})
+        end_labels(axes, legend, {number: group_lines[0] for number, group_lines in lines.items()})
         where = "round {x}" if against == "round" else with_unit("{x}", of_x)
-        traced = [line for each in lines.values() for line in each]
+        traced = [line for group_lines in lines.values() for line in group_lines]
         says = f"{with_unit('{y}', of_y)} at {where}"
         return chart(f"{y} against {x}", axes, name, legend.labels, lines=traced, says=says)
 

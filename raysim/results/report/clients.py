@@ -165,7 +165,7 @@ def scatters(legend: Legend, groups: Mapping[int, RunGroup], name: str) -> list[
     are drawn against the samples that a client trains on.
     """
     scores = {number: _scores(group) for number, group in groups.items()}
-    known = [number for number, found in scores.items() if found]
+    known = [number for number, group_scores in scores.items() if group_scores]
     drawn, firsts = list[Chart](), dict[str, int]()
     for number in known:
         first = firsts.setdefault(
@@ -244,13 +244,17 @@ def _beside(
         colour: Their colour.
         name: Name of the chart.
     """
-    values = [pair for found in pairs.values() for pair in found.values()]
+    values = [pair for by_client in pairs.values() for pair in by_client.values()]
     better, worse = sum(y > x for x, y in values), sum(y < x for x, y in values)
     title = f"{title}: {better} of {len(values)} clients better, {worse} worse"
     with canvas(*(f"{label}: accuracy [%]" for label in labels)) as axes:
         axes.axline((0, 0), slope=1, color="0.5", linewidth=0.8)
         axes.set(xlim=(-3, 103), ylim=(-3, 103))
-        drawn = [_dots(axes, each, colour, hollow=not dots) for dots, each in pairs.items() if each]
+        drawn = [
+            _dots(axes, by_client, colour, hollow=not dots)
+            for dots, by_client in pairs.items()
+            if by_client
+        ]
         return chart(title, axes, name, lines=chain(*drawn), says="{x}% and {y}%")
 
 

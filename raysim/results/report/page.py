@@ -100,7 +100,9 @@ def report(
     groups = [group for panel in panels for group in panel.groups.values()]
     records = [record for group in groups for record in group.records]
     rows = dict.fromkeys(row for panel in panels for row in panel.groups)
-    legend = Legend((*dict.fromkeys([*rows, *(row for each in judged for row in each.rows)]),))
+    legend = Legend(
+        (*dict.fromkeys([*rows, *(row for judged_table in judged for row in judged_table.rows)]),)
+    )
     return render(
         "page.html",
         title=f"raysim: {table.title}",
@@ -118,7 +120,7 @@ def report(
         partitions=_partitions(groups, labels),
         virtual=[*gantt_charts(groups), *staleness_charts(groups)],
         time=_present([charts.times(groups, "times"), charts.phases(groups, "phases")]),
-        settings=(found := settings_table(groups)) and html_table(found),
+        settings=(grid := settings_table(groups)) and html_table(grid),
         common=_common(groups),
         environments=_environments(records),
         runs=html_table(_runs(records)),
@@ -259,8 +261,8 @@ def _environments(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         facts = [(name, text_of(recorded[name])) for name in FACTS if name in recorded]
         if isinstance(actors := recorded.get("actors"), list):
             facts.append(("actors", str(len(actors))))
-        each = environments.setdefault(json.dumps(facts), {"facts": facts, "runs": []})
-        each["runs"].append(visible(str(record.path)))
+        environment = environments.setdefault(json.dumps(facts), {"facts": facts, "runs": []})
+        environment["runs"].append(visible(str(record.path)))
     return [*environments.values()]
 
 
@@ -285,7 +287,7 @@ def _runs(records: Sequence[RunRecord]) -> Grid:
 def text_of(value: Any) -> str:
     """Return a setting or a fact in one line, in words: none for null, and lists without braces."""
     if isinstance(value, Mapping):
-        text = ", ".join(f"{name} {text_of(each)}" for name, each in value.items()) or "none"
+        text = ", ".join(f"{name} {text_of(part)}" for name, part in value.items()) or "none"
     elif isinstance(value, list | tuple):
         text = ", ".join(map(text_of, value)) or "none"
     elif isinstance(value, str):
