@@ -103,7 +103,9 @@ class NewClient(Analysis):
         if not clients:
             return {}
         measured = evaluated.measure(own_accuracy, clients, {}, ("own_test",))
-        accuracies = {(client, 0): float(each["accuracy"]) for client, each in measured.items()}
+        accuracies = {
+            (client, 0): float(figures["accuracy"]) for client, figures in measured.items()
+        }
         mean = math.nan
         for epochs in EPOCHS:
             joined = _joined(evaluated, clients, epochs)

@@ -35,8 +35,8 @@ SHOWN_SAMPLES = 20
 def _hidden(view: View, x: torch.Tensor) -> torch.Tensor:
     """Return the activations of the client's trained model, as vectors [n, F]."""
     batches = [output.hidden for output in outputs(view, view.params, x)]
-    found = torch.cat([at_least_float32(hidden) for hidden in batches if hidden is not None])
-    return found.reshape(len(x), -1)
+    activations = torch.cat([at_least_float32(hidden) for hidden in batches if hidden is not None])
+    return activations.reshape(len(x), -1)
 
 
 def _mean_activations(view: View, trained: Trained) -> Tensors:
@@ -71,8 +71,12 @@ class KlActivations(Analysis):
         common, of_clients = log_softmax(means.mean(axis=0)), log_softmax(means)
         return {
             "client": np.array(clients),
-            "kl_mean_client": np.array([kl_divergence(common, each) for each in of_clients]),
-            "kl_client_mean": np.array([kl_divergence(each, common) for each in of_clients]),
+            "kl_mean_client": np.array(
+                [kl_divergence(common, of_client) for of_client in of_clients]
+            ),
+            "kl_client_mean": np.array(
+                [kl_divergence(of_client, common) for of_client in of_clients]
+            ),
         }
 
 

@@ -98,7 +98,7 @@ class Cka(Analysis):
         numbers = {
             layer.path: number
             for number, layer in layers
-            if grams and all(layer.path in own for own in grams.values())
+            if grams and all(layer.path in layer_grams for layer_grams in grams.values())
         }
         paths = [*numbers]
         return {
@@ -153,7 +153,7 @@ def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, 
     # Copies, because `forward` may change buffers in place.
     buffers = {name: tensors[name].clone() for name, _ in network.named_buffers()}
 
-    def note(path: str, module: nn.Module, given: Any, output: Any) -> None:
+    def note(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
         by_path[path] = output[0] if isinstance(output, tuple) else output
 
     hooks = [

@@ -56,8 +56,8 @@ class DecisionRegions(Analysis):
             partial(_predicted, "model"), evaluated.cohort[:1], {"probe": evaluated.probe}
         )
         models = {client: t["predicted"] for client, t in sorted(evaluated.trained.items())}
-        for each in shared.values():
-            models[GLOBAL] = each["predicted"]
+        for figures in shared.values():
+            models[GLOBAL] = figures["predicted"]
         points = grid(evaluated.probe["x"].flatten(1))
         rows = [(c, "point", points, predicted) for c, predicted in models.items()]
         rows += [(c, "sample", t["x"], t["y"]) for c, t in sorted(evaluated.trained.items())]

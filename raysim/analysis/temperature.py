@@ -47,9 +47,9 @@ class Temperature(Analysis):
             return {}
         names = [*next(iter(measured.values()))]
         columns = {
-            n: np.concatenate([each[n].numpy() for each in measured.values()]) for n in names
+            n: np.concatenate([figures[n].numpy() for figures in measured.values()]) for n in names
         }
-        clients = [np.full(len(each["correct"]), client) for client, each in measured.items()]
+        clients = [np.full(len(figures["correct"]), client) for client, figures in measured.items()]
         return {"client": np.concatenate(clients), **columns}
 
 

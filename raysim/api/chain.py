@@ -27,7 +27,7 @@ def first(stated: Sequence[Any]) -> Any:
 def only(stated: Sequence[Any]) -> Any:
     """Return the function of the only method that has another than FedAvg, or FedAvg's."""
     plain = stated[0]
-    return next((own for own in stated if own.__func__ is not plain.__func__), plain)
+    return next((function for function in stated if function.__func__ is not plain.__func__), plain)
 
 
 def chain(*rules: Rules) -> Rules:

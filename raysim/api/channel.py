@@ -296,9 +296,9 @@ def with_sharing(stage: Stage, before: Encoding, encoding: Encoding) -> Encoding
 
 def beside_of(stages: Stages, clients: int) -> Traffic:
     """Return the traffic of each of n clients of a pass for stages, in addition to values."""
-    each = [Traffic(), *(call(stage, Stage.beside, clients) for stage in stages.values())]
-    up, down = (sum(getattr(own, way) for own in each) for way in ("up", "down"))
-    return Traffic(up, down, max(own.trips for own in each))
+    traffics = [Traffic(), *(call(stage, Stage.beside, clients) for stage in stages.values())]
+    up, down = (sum(getattr(traffic, way) for traffic in traffics) for way in ("up", "down"))
+    return Traffic(up, down, max(traffic.trips for traffic in traffics))
 
 
 def declared(stages: Stages, encoded: Encoded, client: int) -> Encoded:

@@ -57,7 +57,7 @@ def ordered_field(registry: Registry[C], group: str) -> tuple[PlainValidator, Pl
         if not isinstance(value, Mapping):
             text = json.dumps(value, default=str)
             raise SettingsError(f"{group}={text}: must map each {registry.kind} to its settings")
-        return {str(name): component(str(name), given) for name, given in value.items()}
+        return {str(name): component(str(name), settings) for name, settings in value.items()}
 
     def component(name: str, value: Any) -> C:
         kind = registry.get(name, f"{group}.{visible(name)}")
@@ -71,6 +71,6 @@ def ordered_field(registry: Registry[C], group: str) -> tuple[PlainValidator, Pl
         return build_component(kind, value, f"{group}.{name}.")
 
     def written(value: Mapping[str, C]) -> dict[str, Any]:
-        return {name: each.model_dump(mode="json") for name, each in value.items()}
+        return {name: entry.model_dump(mode="json") for name, entry in value.items()}
 
     return PlainValidator(build), PlainSerializer(written)

@@ -212,7 +212,7 @@ def suggest(word: str, known: list[str], prefix: str = "", listed: Iterable[str]
 
     Else the list of the known words, or of `listed`.
     """
-    near = [each for each in known if each == word.lower()] or get_close_matches(word, known, n=1)
+    near = [name for name in known if name == word.lower()] or get_close_matches(word, known, n=1)
     names = ", ".join(listed or known)
     return f"did you mean {prefix + near[0]!r}?" if near else f"known are {names}"
 
@@ -587,8 +587,8 @@ def _in_groups(model: type[BaseModel], name: str, prefix: str) -> list[str]:
     groups = {group: _group_at(model, [group]) for group in model.model_fields}
     return [
         f"{prefix}{k}.{name}"
-        for k, each in groups.items()
-        if name in each.model_fields and each != model
+        for k, group_model in groups.items()
+        if name in group_model.model_fields and group_model != model
     ]
 
 

@@ -222,7 +222,7 @@ class RateSettings(SettingsGroup):
         rate = self.rate_at(number, 0, lr, state)
         if ended:
             rate = min(rate, max(self.lr_factor * rate, self.lr_min))
-        return {name: np.asarray(each, np.float64) for name, each in {"lr": rate, **kept}.items()}
+        return {name: np.asarray(value, np.float64) for name, value in {"lr": rate, **kept}.items()}
 
     def _decayed(self, number: int, lr: float) -> float:
         def is_least(number: int) -> bool:

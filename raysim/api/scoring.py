@@ -73,10 +73,10 @@ def _evaluated_columns(scores: Iterable[Column]) -> Iterator[Column]:
         for model in models
         for clients in ("", SEEN, UNSEEN, NEW)
     ]
-    sets = [TEST, *(each._replace(model=m) for each in (HOLDOUT, TRAIN_SET) for m in models)]
+    sets = [TEST, *(scored._replace(model=m) for scored in (HOLDOUT, TRAIN_SET) for m in models)]
     for score in scores:
-        yield from (score.of(each._replace(score=score.name)) for each in sets)
-        for column in (score.of(each._replace(score=score.name)) for each in of_clients):
+        yield from (score.of(scored._replace(score=score.name)) for scored in sets)
+        for column in (score.of(scored._replace(score=score.name)) for scored in of_clients):
             yield from (column, *(spread_column(column, f) for f in (*SPREAD, *UNEQUAL, GAIN)))
     for column in (CLIENT_ACCURACY, TRAINED_ACCURACY):
         yield from (spread_column(column, figure) for figure in SPREAD)

@@ -50,7 +50,7 @@ class Mimic(Attack):
         """Return round, client and its row, the weight of the old mu, and z's weights of rows."""
         products, clients = measured.numbers, measured.clients
         h = len(clients)
-        t, client = (int(each) for each in measured.last[:2]) if len(measured.last) else (0, -1)
+        t, client = (int(number) for number in measured.last[:2]) if len(measured.last) else (0, -1)
         old = 1.0
         z = products.new_zeros(h + 2)
         z[-1] = 1
