@@ -119,9 +119,9 @@ def unknown_environment(
     """
     for values in present:
         if known and values not in known:
-            differing = [[n for n in values if values[n] != each.get(n)] for each in known]
+            differing = [[n for n in values if values[n] != facts.get(n)] for facts in known]
             names, nearest = min(zip(differing, known, strict=True), key=lambda pair: len(pair[0]))
-            old, new = ({n: _short(each.get(n)) for n in names} for each in (nearest, values))
+            old, new = ({n: _short(facts.get(n)) for n in names} for facts in (nearest, values))
             return ", ".join(f"{name} was {old[name]} (here {new[name]})" for name in names)
     return None
 

@@ -67,7 +67,7 @@ class InFlight:
     @classmethod
     def of(cls, values: Mapping[str, Any], tensors: Tensors) -> InFlight:
         """Restore an instance from the results of `to_json` and `tensors`."""
-        groups = {number: unflatten(each) for number, each in unflatten(tensors).items()}
+        groups = {number: unflatten(group) for number, group in unflatten(tensors).items()}
         versions = {
             int(number): StartedVersion(
                 groups[number],
@@ -75,7 +75,10 @@ class InFlight:
                 tuple(about["clients"]),
                 ClientValues(
                     LocalValues(*about["values"]),
-                    {client: LocalValues(*own) for client, own in about["own_values"]},
+                    {
+                        client: LocalValues(*client_values)
+                        for client, client_values in about["own_values"]
+                    },
                 ),
                 tuple(about["cohort"]),
             )

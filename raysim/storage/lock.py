@@ -114,7 +114,7 @@ def removed_if_refused(path: Path) -> Iterator[None]:
     Raises:
         RaysimError: the body's error.
     """
-    missing = [each for each in (path, *path.parents) if not each.exists()]
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         yield
     except RaysimError as error:

@@ -161,7 +161,9 @@ class RunRecorder:
             declared: Further columns of the row that are declared.
         """
         numbered = [column for column in self.declared.values() if column.numbered]
-        self.declared |= by_name(each for column in numbered for each in column.numbers(row))
+        self.declared |= by_name(
+            numbered_column for column in numbered for numbered_column in column.numbers(row)
+        )
         self.declared |= declared or {}
         self.rows.append(row)
         for values in columns:

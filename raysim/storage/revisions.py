@@ -51,7 +51,7 @@ def in_words(revisions: Mapping[str, Any]) -> str:
 def _later(revisions: Mapping[str, Any]) -> Iterator[str]:
     for name in COMPONENTS:
         sealed = revisions[name]
-        each = sealed if isinstance(sealed, Mapping) else {"": sealed}
-        for stage, revision in each.items():
+        by_stage = sealed if isinstance(sealed, Mapping) else {"": sealed}
+        for stage, revision in by_stage.items():
             if revision != 1:
                 yield f"{name}{stage and f' {stage}'} {revision}"

@@ -97,7 +97,7 @@ class RunDirectory:
             RaysimError: the body's error.
         """
         fresh = not self.path.is_dir() or all(map(_is_before_a_run, self.path.iterdir()))
-        missing = [each for each in self.path.parents if not each.exists()]
+        missing = [parent for parent in self.path.parents if not parent.exists()]
         try:
             yield
         except (SettingsError, DataError):

@@ -106,4 +106,4 @@ def _lacking(values: Mapping[str, Any]) -> Iterator[str]:
             yield name
         elif isinstance(kind, type) and issubclass(kind, SettingsGroup):
             group = values[name] if isinstance(values[name], Mapping) else {}
-            yield from (f"{name}.{each}" for each in kind.model_fields if each not in group)
+            yield from (f"{name}.{key}" for key in kind.model_fields if key not in group)

@@ -98,7 +98,7 @@ def of_deployed(known: Container[Scored], score: Scored) -> Scored | None:
         score: A score of the global model.
     """
     named = (score._replace(model=PERSONAL), score)  # clients' own models, or the global one
-    return next((each for each in named if each in known), None)
+    return next((candidate for candidate in named if candidate in known), None)
 
 
 def final_name(column: Column) -> str:
@@ -180,7 +180,9 @@ def headlines(columns: Mapping[str, Column]) -> list[Column]:
     scored = by_scored(columns.values())
     wide = [score for score in scored if score.samples == LOCAL_TEST.samples and not score.clients]
     wide = [score for score in wide if not score.spread and score._replace(spread=JAIN) in scored]
-    return [scored[each] for score in wide for each in (score, score._replace(spread=SPREAD[0]))]
+    return [
+        scored[headline] for score in wide for headline in (score, score._replace(spread=SPREAD[0]))
+    ]
 
 
 def summarise(
@@ -229,7 +231,7 @@ def summarise(
         "rounds": len(counted),
         "seconds": seconds,
         "seconds_per_round": float(np.median([row["seconds"] for row in counted])),
-        **({ROUNDS_BEYOND: sum(each > 0 for each in beyond)} if beyond else {}),
+        **({ROUNDS_BEYOND: sum(count > 0 for count in beyond)} if beyond else {}),
     }
     return {**_folded(counted, last, columns), **figures}
 
@@ -247,6 +249,8 @@ def _folded(rows: Sequence[Row], last: Row, columns: Mapping[str, Column]) -> Ro
 
 def _is_evaluated(row: Row, scored: Mapping[Scored, Column]) -> bool:
     """Return whether a round was evaluated, which the first of its losses tells."""
-    losses = (each._replace(score=LOSS.name) for each in (TEST, HOLDOUT, LOCAL_TEST, TRAIN_SET))
+    losses = (
+        evaluated._replace(score=LOSS.name) for evaluated in (TEST, HOLDOUT, LOCAL_TEST, TRAIN_SET)
+    )
     known = [scored[loss].name for loss in losses if loss in scored and scored[loss].name in row]
     return bool(known) and row[known[0]] is not None

@@ -68,7 +68,7 @@ def _inside(path: Path, content: Mapping[Any, Any]) -> str:
         for name, value in content.items()
         if isinstance(value, Mapping)
         and value
-        and all(isinstance(each, Tensor) for each in value.values())
+        and all(isinstance(item, Tensor) for item in value.values())
     ]
     if len(members) != 1:
         return "save the network's state_dict() itself"
