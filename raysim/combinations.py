@@ -100,7 +100,7 @@ class Kind(NamedTuple):
     """A kind of parts: its name, in the plural, what finds them, and when."""
 
     name: str
-    found: Find
+    find: Find
     at: Moment = "settings"
 
 
@@ -129,8 +129,8 @@ class Rule:
 
     def lines(self, settings: Settings, seen: Seen | None = None) -> Iterator[str]:
         """Yield a line for each pair of parts of a run that breaks the rule."""
-        for one in self.one.found(settings if self.one.at == "settings" else seen):
-            for other in self.other.found(settings if self.other.at == "settings" else seen):
+        for one in self.one.find(settings if self.one.at == "settings" else seen):
+            for other in self.other.find(settings if self.other.at == "settings" else seen):
                 if self._refuses(one, other):
                     does = "does not go" if self.how == "with" else "cannot stand"
                     why = self.reason(one.words or other.words) + one.lost + other.lost
@@ -308,7 +308,7 @@ def _loses_rounds(claim: PrivacyClaim, run: Settings) -> bool:
     """Return whether masks may lose a round for want of the client that is added or removed."""
     is_poisson = run.selection.draw == "poisson" or claim.population
     sums = [stage.secure_sum for stage in run.stages.values()]
-    return bool(is_poisson and any(each and each.threshold for each in sums))
+    return bool(is_poisson and any(secure_sum and secure_sum.threshold for secure_sum in sums))
 
 
 def _dropping_out(run: Settings) -> list[Part]:
@@ -318,8 +318,8 @@ def _dropping_out(run: Settings) -> list[Part]:
 
 def _draws_but(*draws: Draw) -> Kind:
     """Return the kind of selections without one of some draws."""
-    found = _of("selection", lambda run: run.selection.draw not in draws, "draw")
-    return Kind("selections whose draws are not accounted", found)
+    find = _of("selection", lambda run: run.selection.draw not in draws, "draw")
+    return Kind("selections whose draws are not accounted", find)
 
 
 def _unmoved(seen: Seen) -> list[str]:
@@ -352,7 +352,7 @@ def _not_accounted(seen: Seen) -> str:
         "changes in a pass in which they do not train": seen.means and not pass_.epochs,
         "changes though they were not selected": seen.means and not selected,
     }
-    return next((said for said, found in faults.items() if found), "")
+    return next((said for said, fault in faults.items() if fault), "")
 
 
 def _replacing(seen: Seen) -> list[Part]:
@@ -374,7 +374,7 @@ CLIPS = Kind("claims of privacy", _claims(move="put it before", method_at=-1))
 NOISES = Kind("claims of privacy", _claims(move="put it after", method_at=inf))
 FIXED = Kind(
     "claims for fixed cohorts",
-    _claims(lambda own, run: run.selection.draw == "fixed" and not own.population),
+    _claims(lambda claim, run: run.selection.draw == "fixed" and not claim.population),
 )
 SEEING = Kind(
     "aggregations that see updates one by one",
@@ -602,12 +602,12 @@ RULES = (
     ),
     Rule(CLAIMS, OVERLAPPING, OVERLAP),
     Rule(
-        Kind("claims for noise in trees", _claims(lambda own, run: own.tree)),
+        Kind("claims for noise in trees", _claims(lambda claim, run: claim.tree)),
         _draws_but("once"),
         *("whose cohorts cannot be accounted", "choose selection.name=reshuffled"),
     ),
     Rule(
-        Kind("claims for other noise", _claims(lambda own, run: not own.tree)),
+        Kind("claims for other noise", _claims(lambda claim, run: not claim.tree)),
         _draws_but("poisson", "fixed"),
         "whose cohorts cannot be accounted",
         "choose selection.name=poisson, or uniform for fixed cohorts",
@@ -615,7 +615,7 @@ RULES = (
     Rule(
         Kind(
             "claims by `accountant=pld`",
-            _claims(lambda own, run: own.accountant == "pld" and not own.population),
+            _claims(lambda claim, run: claim.accountant == "pld" and not claim.population),
         ),
         Kind(
             "selections that draw fixed cohorts",

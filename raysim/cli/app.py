@@ -122,7 +122,7 @@ def resume(run_dir: RunDir, overrides: Overrides = None, *, force: Force = False
 
 
 def _follow(
-    work: Callable[[raysim.Listener], raysim.Result], out: Path, published: Mapping[str, float]
+    command: Callable[[raysim.Listener], raysim.Result], out: Path, published: Mapping[str, float]
 ) -> None:
     from raysim.cli.live_view import make_listener
 
@@ -131,7 +131,7 @@ def _follow(
         resumable(console, lambda: hint if (out / "config.json").exists() else ""),
         make_listener(console, published) as listener,
     ):
-        work(listener)
+        command(listener)
 
 
 @app.command(name="list")

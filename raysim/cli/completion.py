@@ -68,7 +68,7 @@ def complete_override(context: typer.Context, incomplete: str) -> list[str]:
         return _values(before[-2], incomplete, before, context)
     key, equals, value = incomplete.partition("=")
     if equals:
-        return [f"{key}={each}" for each in _values(key, value, before, context)]
+        return [f"{key}={choice}" for choice in _values(key, value, before, context)]
     settings = _settings(before, context)
     keys = [key for key in settings if key.startswith(incomplete)]
     if len(keys) == 1:  # with its values, or else the shell would put a space after the "="

@@ -23,7 +23,7 @@ def listed(kind: str, name: str, model: str = "") -> dict[str, Any]:
     from raysim.cli.app import KINDS
 
     if not kind:
-        return {each: names_of(each) for each in KINDS[:-2]}
+        return {kind_name: names_of(kind_name) for kind_name in KINDS[:-2]}
     if kind == "runs":
         from raysim.cli.runs import runs_in
 

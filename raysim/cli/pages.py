@@ -226,8 +226,8 @@ def _range(kind: Any, limits: Sequence[Any]) -> str:
     if get_origin(kind) is Literal:
         return " | ".join(str(choice) for choice in get_args(kind))
     if get_origin(kind) is Annotated:
-        inner, *own = get_args(kind)
-        return _range(inner, [each for limit in own for each in _metadata(limit)])
+        inner, *constraints = get_args(kind)
+        return _range(inner, [bound for limit in constraints for bound in _metadata(limit)])
     if get_origin(kind) in (Union, UnionType):
         named = ["none" if one is type(None) else _range(one, limits) for one in get_args(kind)]
         return " | ".join(filter(None, named))

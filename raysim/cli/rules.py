@@ -44,7 +44,7 @@ def rows_of(name: str = "") -> Iterator[tuple[str, ...]]:
         if not name:
             yield rule.one.name, f"{rule.how} {rule.other.name}", rule.reason()
         for run, setting in _runs_with(name):
-            known = [[*kind.found(run)] if kind.at == "settings" else [] for kind in kinds]
+            known = [[*kind.find(run)] if kind.at == "settings" else [] for kind in kinds]
             words = [p.words for parts in known for p in parts if p.setting == setting]
             if words:
                 named = [

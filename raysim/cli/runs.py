@@ -36,7 +36,7 @@ def runs_page(folder: str) -> RenderableType:
         right = name in ("seed", "rounds")
         table.add_column(name, overflow="fold", justify="right" if right else "left")
     for run in runs:
-        table.add_row(*(Text(visible(each, LONGEST)) for each in (run["run"], *_words(run))))
+        table.add_row(*(Text(visible(word, LONGEST)) for word in (run["run"], *_words(run))))
     if not runs:
         table.add_row(Text("none"), *[""] * (len(COLUMNS) - 1))
     return table

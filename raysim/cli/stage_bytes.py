@@ -75,7 +75,7 @@ def sizes(source: str) -> list[dict[str, Any]]:
         if up is not None:
             up += beside_of(row.stages, settings.cohort_size).up
         down = expected_bytes(row.stages, model, network) if row.down else None
-        (sent, *_) = (each for each in (up, down) if each is not None)
+        (sent, *_) = (size for size in (up, down) if size is not None)
         rows.append(
             {
                 "name": row.name,

@@ -200,11 +200,11 @@ def _run_or_tell(
     from raysim.results.render import grid_of, to_document, to_rich
     from raysim.tuning.tables import command
 
-    def show(found: PaperTable) -> None:
+    def show(paper_table: PaperTable) -> None:
         if json:
-            typer.echo(to_json({**to_document(found), "folder": str(folder)}))
+            typer.echo(to_json({**to_document(paper_table), "folder": str(folder)}))
         else:
-            command.print_table(console, to_rich(grid_of(found)))
+            command.print_table(console, to_rich(grid_of(paper_table)))
 
     if json and dry_run:
         raise SettingsError("--json: does not go with --dry-run")
