@@ -27,8 +27,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_module("raysim.methods")  # registers them
-    globals()[name] = found = getattr(import_module(_HOMES[name]), name)
-    return found
+    globals()[name] = value = getattr(import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

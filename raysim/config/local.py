@@ -39,7 +39,7 @@ def _class_weights(value: Any) -> Any:
 
 def _are_numbers(value: Any) -> bool:
     is_list = isinstance(value, list | tuple)
-    return is_list and all(isinstance(each, int | float) for each in value)
+    return is_list and all(isinstance(number, int | float) for number in value)
 
 
 class LocalSettings(RateSettings):
@@ -110,7 +110,7 @@ class LocalSettings(RateSettings):
         """Return the optimizer with its settings."""
         settings = [(name, getattr(self, name)) for name in OF_OPTIMIZERS]
         return build_optimizer(
-            self.optimizer, tuple(each for each in settings if each[1] is not None)
+            self.optimizer, tuple(setting for setting in settings if setting[1] is not None)
         )
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ STYLE = (
 def in_notebook() -> bool:
     """Return whether this process is the kernel of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return any(each.__name__ == KERNEL for each in type(shell).__mro__)
+    return any(base.__name__ == KERNEL for base in type(shell).__mro__)
 
 
 def import_ray() -> None:

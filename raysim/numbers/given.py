@@ -41,8 +41,8 @@ class Given:
         """Return the parts with changed tensors, in order."""
         if (now := versions_of(self._tensors)) == self._versions:
             return []
-        each = zip(self._parts, now, self._versions, strict=True)
-        return [*dict.fromkeys(part for part, new, old in each if new != old)]
+        triples = zip(self._parts, now, self._versions, strict=True)
+        return [*dict.fromkeys(part for part, new, old in triples if new != old)]
 
     def check_left(self, function: str, who: str = "") -> None:
         """Check that functions have changed no tensor in place.

@@ -66,7 +66,10 @@ class ListedIndices:
         Raises:
             DataError: a client's indices are no whole numbers.
         """
-        held = [as_indices(f"client {client}", given) for client, given in enumerate(per_client)]
+        held = [
+            as_indices(f"client {client}", sample_indices)
+            for client, sample_indices in enumerate(per_client)
+        ]
         offsets = np.cumsum([0, *map(len, held)], dtype=np.int64)
         return cls(np.concatenate([np.empty(0, dtype=np.int64), *held]), offsets)
 
@@ -350,7 +353,9 @@ def _draw_of_classes(
     """Draw indices of each class [C], in the numbers of `counts` [K, C] for a client."""
     generator = stream(seed, "client-test", client)
     wanted = zip(of_class, counts[client], strict=True)
-    return np.concatenate([generator.choice(own, n, replace=False) for own, n in wanted])
+    return np.concatenate(
+        [generator.choice(class_indices, n, replace=False) for class_indices, n in wanted]
+    )
 
 
 def distinct_sizes(sizes: Indices) -> Indices:

@@ -70,7 +70,7 @@ def are_names(values: object) -> bool:
         isinstance(values, Sequence) or hasattr(values, "__array__")
     ):
         return False
-    if getattr(values, "ndim", 1) != 1 or not all(isinstance(each, str) for each in listed):
+    if getattr(values, "ndim", 1) != 1 or not all(isinstance(name, str) for name in listed):
         return False
     return len({*listed}) == len(listed)
 
@@ -363,7 +363,7 @@ class Partition(Component, ABC):
             returned is None
             or (
                 len(returned) == len(arguments[-1].sizes)
-                and all(each.ndim == 1 for each in returned)
+                and all(array.ndim == 1 for array in returned)
             )
         ),
     )

@@ -63,8 +63,8 @@ def shared_samples(targets: Array, count: int, seed: int) -> Indices:
     if targets.ndim != 1 or targets.dtype.kind not in "iu":
         return np.sort(generator.choice(len(targets), count, replace=False, shuffle=False))
     labels, held = np.unique(targets, return_counts=True)
-    each, more = divmod(count, len(labels))
-    wanted = each + (generator.permutation(len(labels)) < more)
+    per_class, more = divmod(count, len(labels))
+    wanted = per_class + (generator.permutation(len(labels)) < more)
     if len(few := np.flatnonzero(held < wanted)):
         raise DataError(
             f"partition.shared={count}: {wanted[few[0]]} samples of each of {len(labels)} classes;"

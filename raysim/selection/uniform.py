@@ -79,7 +79,7 @@ def _ranks(members: Integers, clients: Collection[int]) -> list[int]:
     """Return the ranks among the members, ascending, of some clients; others are left out."""
     asked = np.array(sorted(clients), dtype=np.int64)
     ranks = np.searchsorted(members, asked)
-    ranks, asked = (each[ranks < len(members)] for each in (ranks, asked))
+    ranks, asked = (array[ranks < len(members)] for array in (ranks, asked))
     of_members: list[int] = ranks[members[ranks] == asked].tolist()
     return of_members
 

@@ -69,4 +69,4 @@ class Plateau(Temperature):
             closer = changed < temperature if self.factor < 1 else changed > temperature
             temperature = changed if closer else temperature
         state = {"temperature": temperature, **kept}
-        return {name: np.asarray(each, dtype=np.float64) for name, each in state.items()}
+        return {name: np.asarray(value, dtype=np.float64) for name, value in state.items()}

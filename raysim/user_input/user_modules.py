@@ -45,7 +45,7 @@ class NamedModules(MetaPathFinder):
     def serve(self, folders: Iterable[str], names: Iterable[str] = ()) -> None:
         """Set the folders and names to serve."""
         self.folders, self.names = list(folders), {*self.names, *names}
-        sys.meta_path[:] = [*(each for each in sys.meta_path if each is not self), self]
+        sys.meta_path[:] = [*(finder for finder in sys.meta_path if finder is not self), self]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -152,8 +152,8 @@ class _Top:
         spec = spec_of(module)
         places = (spec.submodule_search_locations or [spec.origin or ""]) if spec else []
         starts = [Path(place).with_suffix("") for place in places]
-        own = [p.parent for p in starts if not INSTALLED.intersection(p.parts)]
-        self._folders = [folder for folder in own if folder != STANDARD]
+        user_folders = [p.parent for p in starts if not INSTALLED.intersection(p.parts)]
+        self._folders = [folder for folder in user_folders if folder != STANDARD]
         self._starts = {name: starts, **{package: [] for package in OWN - {name}}}
 
     def file(self, module: str) -> Path | None:

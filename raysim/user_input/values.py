@@ -70,15 +70,15 @@ def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     return {
         name: value
-        for key, given in values.items()
-        for name, value in _canonical(key, given, has_fields=_has_fields(given))
+        for key, top_value in values.items()
+        for name, value in _canonical(key, top_value, has_fields=_has_fields(top_value))
     }
 
 
 def _has_fields(value: Any) -> bool:
     """Return whether a value at the top is a group or a component: these have plain fields."""
     return isinstance(value, Mapping) and not all(
-        isinstance(each, Mapping) for each in value.values()
+        isinstance(item, Mapping) for item in value.values()
     )
 
 
@@ -91,8 +91,8 @@ def _canonical(key: str, value: Any, *, has_fields: bool) -> Iterator[tuple[str,
         yield key, {}
     elif not has_fields:
         yield key, ", ".join(map(_as_name, value))
-    for name, each in value.items():
-        yield from _canonical(f"{key}.{name}", each, has_fields=not has_fields)
+    for name, item in value.items():
+        yield from _canonical(f"{key}.{name}", item, has_fields=not has_fields)
 
 
 def _as_name(name: str) -> str:
@@ -103,7 +103,7 @@ def _as_name(name: str) -> str:
 def _paired(value: Any) -> Any:
     """Return a value with the mappings in its lists as lists of name and value."""
     if isinstance(value, Mapping):
-        return [[name, _paired(each)] for name, each in value.items()]
+        return [[name, _paired(item)] for name, item in value.items()]
     return [*map(_paired, value)] if isinstance(value, list | tuple) else value
 
 
@@ -195,7 +195,7 @@ def resume_advice(
     if own_task:
         more = [f"overrides={dict(changed)!r}"] * bool(changed) + ["force=True"] * force
         return f"call: raysim.resume({', '.join([repr(str(run)), 'task', *more])})"
-    words = [override_text(*each) for each in changed.items()] + ["--force"] * force
+    words = [override_text(*override) for override in changed.items()] + ["--force"] * force
     return " ".join(["type: raysim resume", str(run), *words])
 
 

@@ -115,7 +115,7 @@ def gradients_of(value: Tensor, points: Sequence[Tensor]) -> list[Tensor]:
         accumulate_grad=False,
     )
     pairs = zip(gradients, points, strict=True)
-    return [torch.zeros_like(p) if each is None else each for each, p in pairs]
+    return [torch.zeros_like(p) if gradient is None else gradient for gradient, p in pairs]
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -38,8 +38,8 @@ def _quotas() -> Iterator[float]:
                 continue
             group = PurePosixPath(path.lstrip("/"))
             # A container sees its own group as the root, by whatever path it is named.
-            for each in (group, *group.parents):
-                yield from _quota([root / each / name for name in files])
+            for folder in (group, *group.parents):
+                yield from _quota([root / folder / name for name in files])
 
 
 def _quota(files: list[Path]) -> Iterator[float]:
