@@ -138,8 +138,8 @@ def triggered_set(samples: int, change: Callable[[Tensor], Tensor]) -> Evaluatio
     """
     cuts = range(0, samples, EVALUATION_ROWS)
     batches = [np.arange(at, min(at + EVALUATION_ROWS, samples)) for at in cuts]
-    found = EvaluationSet.of("triggered", np.arange(len(batches)), batches)
-    return replace(found, change=change)
+    evaluation_set = EvaluationSet.of("triggered", np.arange(len(batches)), batches)
+    return replace(evaluation_set, change=change)
 
 
 def client_test_set(federation: Federation, settings: Settings) -> EvaluationSet:

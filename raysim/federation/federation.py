@@ -296,7 +296,8 @@ def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
     for name in wanted:
         if not torch.can_cast(tensors[name].dtype, of_model[name].dtype):
             kinds = [
-                str(each.dtype).removeprefix("torch.") for each in (tensors[name], of_model[name])
+                str(tensor.dtype).removeprefix("torch.")
+                for tensor in (tensors[name], of_model[name])
             ]
             raise SettingsError(
                 f"{origin}: holds another model: tensor {name} is in {kinds[0]}, here in"
@@ -450,7 +451,9 @@ def without_root(
             f"{setting}: must be below the {len(held)} samples of clients that take part"
         )
     root = np.sort(stream(seed, "root-samples").choice(held, count, replace=False))
-    kept = ListedIndices.of_some([each[~np.isin(each, root)] for each in by_client])
+    kept = ListedIndices.of_some(
+        [client_indices[~np.isin(client_indices, root)] for client_indices in by_client]
+    )
     if len(empty := np.flatnonzero(kept.sizes == 0)):
         raise SettingsError(f"{setting}: leaves client {empty[0]} no samples; choose fewer")
     return kept, root

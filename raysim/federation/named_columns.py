@@ -41,7 +41,7 @@ class ColumnOrder:
         names = _names(values)
         if names is None and (*getattr(values, "shape", [1]), 1)[0] == 0:
             return values  # of no samples
-        if names and (doubled := [each for each in names if names.count(each) > 1]):
+        if names and (doubled := [column for column in names if names.count(column) > 1]):
             raise DataError(f"{name}: two columns of the {part} are named {_shown(doubled[:1])}")
         first, known = self._first.setdefault(part, (name, names))
         if names == known:
@@ -70,7 +70,7 @@ def _is_row(values: Any) -> bool:
     if not hasattr(values, "to_numpy") or getattr(values, "ndim", None) != 1:
         return False
     index = getattr(values, "index", None)
-    return index is not None and all(isinstance(each, str) for each in index)
+    return index is not None and all(isinstance(label, str) for label in index)
 
 
 def _told(names: Names | None) -> str:

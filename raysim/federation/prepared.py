@@ -28,7 +28,7 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
         SettingsError: the dataset fails, or lacks a split.
     """
     splits = call(dataset, Dataset.prepare, root, progress)
-    if all(isinstance(each, Path) for each in splits.values()):
+    if all(isinstance(path, Path) for path in splits.values()):
         return splits
     from raysim.federation.named_columns import ColumnOrder
     from raysim.federation.written import write_samples
@@ -37,8 +37,10 @@ def prepared(dataset: Dataset, root: Path, progress: Progress) -> Mapping[str, P
     folder = root / portable_name(dataset.title) / "prepared"
     with calling(dataset, "prepare"):
         return {
-            split: each if isinstance(each, Path) else write_samples(folder, split, each, columns)
-            for split, each in splits.items()
+            split: content
+            if isinstance(content, Path)
+            else write_samples(folder, split, content, columns)
+            for split, content in splits.items()
         }
 
 

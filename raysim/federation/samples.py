@@ -55,10 +55,13 @@ def read_pair(
         targets = _as_torch_has(_stacked(name, "targets", columns.ordered(name, "targets", y)))
     if isinstance(x, Mapping):
         inputs: Inputs = {
-            str(n): _read_inputs(name, each, columns, f" {n}") for n, each in x.items()
+            str(n): _read_inputs(name, input_values, columns, f" {n}")
+            for n, input_values in x.items()
         }
     elif type(x) is tuple:
-        inputs = tuple(_read_inputs(name, each, columns, f" {n}") for n, each in enumerate(x))
+        inputs = tuple(
+            _read_inputs(name, input_values, columns, f" {n}") for n, input_values in enumerate(x)
+        )
     else:
         inputs = _read_inputs(name, x, columns)
     several = [*inputs.values()] if isinstance(inputs, dict) else inputs
@@ -132,7 +135,7 @@ def blaming_samples(samples: Batch) -> Iterator[None]:
 def problem_of(samples: Batch) -> str:
     """Return the place of the first value that is not finite; empty if all are."""
     arrays = {"input": as_array(samples.x), "target": as_array(samples.y)}
-    return next(filter(None, (not_finite(*each) for each in arrays.items())), "")
+    return next(filter(None, (not_finite(*named_array) for named_array in arrays.items())), "")
 
 
 def _parts(name: str, source: Any) -> tuple[Any, Any]:
@@ -152,7 +155,7 @@ def _parts(name: str, source: Any) -> tuple[Any, Any]:
 
 
 def _chained(batches: Sequence[Any]) -> list[Any]:
-    return [each for batch in batches for each in batch]
+    return [sample for batch in batches for sample in batch]
 
 
 def _joined(
@@ -203,7 +206,7 @@ def _by_input(values: Sequence[Any], join: Callable[[Sequence[Any]], list[Any]])
     if isinstance(first, Mapping):
         return {key: join([value[key] for value in values]) for key in first}
     if type(first) is tuple:
-        return tuple(join(each) for each in zip(*values, strict=True))
+        return tuple(join(input_values) for input_values in zip(*values, strict=True))
     return join(values)
 
 
@@ -272,8 +275,8 @@ def _stacked(name: str, part: str, values: Any) -> Array:
             " samples along its first dimension: stack them"
         )
     try:
-        if isinstance(values, Sequence) and any(isinstance(each, Tensor) for each in values):
-            values = [as_array(each) for each in values]
+        if isinstance(values, Sequence) and any(isinstance(value, Tensor) for value in values):
+            values = [as_array(value) for value in values]
         mixed = isinstance(values, Sequence) and len({isinstance(v, str) for v in values}) > 1
         array = (
             np.array(values, object) if mixed else as_array(values)

@@ -112,14 +112,14 @@ def packed(inputs_by_name: Mapping[str, Inputs]) -> tuple[SeveralInputs | None, 
                 f" {_shown(parts[first])}"
             )
     if not isinstance(inputs_by_name[first], dict | tuple):
-        return None, {name: own[""] for name, own in parts.items()}
-    types = {key: np.result_type(*(own[key] for own in parts.values())) for key in parts[first]}
+        return None, {name: part[""] for name, part in parts.items()}
+    types = {key: np.result_type(*(part[key] for part in parts.values())) for key in parts[first]}
     layout = SeveralInputs(
         tuple(map(str, parts[first])) if isinstance(inputs_by_name[first], dict) else (),
         tuple(values.shape[1:] for values in parts[first].values()),
         tuple(_torch_name(dtype) for dtype in types.values()),
     )
-    return layout, {name: _row(name, own) for name, own in parts.items()}
+    return layout, {name: _row(name, part) for name, part in parts.items()}
 
 
 def _parts_of(inputs: Inputs) -> dict[Any, Array]:

@@ -264,7 +264,7 @@ def _check_alike(clients: Sequence[Split], test: Split | None) -> None:
     if len({client.x.shape[1:] for client in clients}) > 1:
         raise DataError("Task.clients: inputs of all clients must have the same shape")
     sets = [*clients, *([] if test is None else [test])]
-    if len({(each.y.shape[1:], each.y.dtype) for each in sets}) > 1:
+    if len({(samples.y.shape[1:], samples.y.dtype) for samples in sets}) > 1:
         raise DataError("Task.clients, Task.test: all targets must have one shape and dtype")
     if test is not None and not len(test):
         raise DataError("Task.test: must hold at least one sample; None evaluates nothing")
@@ -344,7 +344,10 @@ def _local_test(
                     f"{name}: {title} {array.dtype}{[*array.shape[1:]]} a sample; must be"
                     f" {like.dtype}{[*like.shape[1:]]}, as in Task.clients"
                 )
-    x, y = (np.concatenate([getattr(each, part) for each in filled.values()]) for part in PARTS)
+    x, y = (
+        np.concatenate([getattr(own_samples, part) for own_samples in filled.values()])
+        for part in PARTS
+    )
     sizes = [len(sets[names[number]]) if number in names else 0 for number in range(clients)]
     rows = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
     return LocalTest(ListedIndices.of_some(rows), Split(x, y), "local")

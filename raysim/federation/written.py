@@ -41,13 +41,13 @@ def write_samples(folder: Path, split: str, samples: Any, columns: ColumnOrder) 
     Raises:
         DataError: the samples cannot be read, or the folder cannot be written.
     """
-    work = folder / f".{split}.{os.getpid()}"
+    temporary = folder / f".{split}.{os.getpid()}"
     try:
-        written = work / f"{split}.arrow"
+        written = temporary / f"{split}.arrow"
         write_split(written, _parts(split, samples, columns))
         final = folder / f"{split}-{written.with_suffix('.sha256').read_text()[:16]}"
         if not final.exists():
-            work.rename(final)
+            temporary.rename(final)
         return final / written.name
     except OSError as error:
         raise DataError(
@@ -55,7 +55,7 @@ def write_samples(folder: Path, split: str, samples: Any, columns: ColumnOrder) 
             " folder with space for them"
         ) from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _parts(name: str, source: Any, order: ColumnOrder) -> Iterator[Split]:
