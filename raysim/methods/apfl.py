@@ -107,7 +107,7 @@ class Apfl(FedAvg):
 
 
 def _mixed(alpha: Tensor, v: Tensors, w: Tensors) -> dict[str, Tensor]:
-    return {name: alpha * own + (1 - alpha) * w[name] for name, own in v.items()}
+    return {name: alpha * personal + (1 - alpha) * w[name] for name, personal in v.items()}
 
 
 def _start(view: View) -> Tensors:

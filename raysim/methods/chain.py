@@ -149,7 +149,9 @@ class Chain(FedAvg):
         broadcasts = [member.broadcast(state) for member in self.methods.values()]
         model = super().broadcast(state)[MODEL]
         sent = {
-            n: t for n, t in model.items() if all(n in each.get(MODEL, {}) for each in broadcasts)
+            n: t
+            for n, t in model.items()
+            if all(n in groups.get(MODEL, {}) for groups in broadcasts)
         }
         others = _merged("broadcast", map(without_model, broadcasts))
         return {**({MODEL: sent} if sent else {}), **others}
@@ -162,8 +164,8 @@ class Chain(FedAvg):
         for part in fields(Pass):
             if part.name not in ("broadcast", "rules", "bases"):
                 default = getattr(plain, part.name)
-                given = [getattr(pass_, part.name) for pass_ in passes]
-                changed = [v for v in given if type(v) is not type(default) or v != default]
+                values = [getattr(pass_, part.name) for pass_ in passes]
+                changed = [v for v in values if type(v) is not type(default) or v != default]
                 if any(value != changed[0] for value in changed):
                     raise SettingsError(f"{KEY}: two methods each set the pass's {part.name}")
                 changes[part.name] = changed[0] if changed else default
@@ -179,7 +181,7 @@ class Chain(FedAvg):
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
         """Return the training pass, unless a method deploys the model of another pass."""
         plain = FedAvg.deployment_after
-        if any(type(each).deployment_after is not plain for each in self.methods.values()):
+        if any(type(member).deployment_after is not plain for member in self.methods.values()):
             return None
         return super().deployment_after(now, state)
 
@@ -260,7 +262,7 @@ class _Joined:
     def __get__(self, chained: Chain | None, kind: type[Chain]) -> Any:
         """Return it, or FedAvg's where there are no methods."""
         members = chained.methods.values() if chained else ()
-        return self._join([getattr(each, self._name) for each in (PLAIN, *members)])
+        return self._join([getattr(member, self._name) for member in (PLAIN, *members)])
 
 
 for _name, _join in FedAvg._joined.items():

@@ -68,5 +68,5 @@ class FedBabu(PartlyShared):
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return FedAvg's pass, which trains the shared parameters alone."""
-        work = super().training_pass(now, state)
-        return replace(work, trainable=frozenset(work.broadcast.get("model", {})))
+        pass_ = super().training_pass(now, state)
+        return replace(pass_, trainable=frozenset(pass_.broadcast.get("model", {})))

@@ -111,7 +111,7 @@ def _adaptive(squares: Tensor, pairs: Tensor, count: Tensor) -> tuple[Tensor, Te
     mean = (squares * pairs).sum() / (2 * count * (2 * count - 1)).clamp(min=1)
     powers = torch.logspace(-2, 2, 5, base=2, dtype=squares.dtype, device=squares.device)
     sums = _sums(squares, -1 / (torch.where(mean > 0, mean, 1.0) * powers))
-    values, slopes = (torch.where(count > 1, each / 5, 0.0) for each in sums)
+    values, slopes = (torch.where(count > 1, kernel_sum / 5, 0.0) for kernel_sum in sums)
     return values, slopes
 
 

@@ -85,13 +85,13 @@ class FedNova(FedAvg):
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return FedAvg's pass, with epochs by client if these are drawn."""
-        work = super().training_pass(now, state)
+        pass_ = super().training_pass(now, state)
         if not self.max_epochs:
-            return work
+            return pass_
         draws = torch.randint(
             1, self.max_epochs + 1, (len(now.cohort),), generator=now.generator("epochs")
         )
-        return replace(work, epochs=dict(zip(now.cohort, draws.tolist(), strict=True)))
+        return replace(pass_, epochs=dict(zip(now.cohort, draws.tolist(), strict=True)))
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Move the model by tau_eff times the mean change per effective step."""

@@ -79,7 +79,7 @@ def _pull_back(
         name: add_scaled({name: gradient}, moved, mu / _size(moved[name]))[name]
         for name, gradient in gradients.items()
     }
-    means = [total / _size(each) for total, each in zip(squares, moved.values(), strict=True)]
+    means = [total / _size(tensor) for total, tensor in zip(squares, moved.values(), strict=True)]
     return pulled, {"term": mu / 2 * torch.stack(means).sum()}
 
 

@@ -112,7 +112,7 @@ def _dealt(batch: Batch, parts: int) -> list[Batch]:
             else [part % rows, (part + parts) % rows]
             for part in range(parts)
         ]
-        return [batch._replace(x=batch.x[own], y=batch.y[own]) for own in dealt]
+        return [batch._replace(x=batch.x[part_rows], y=batch.y[part_rows]) for part_rows in dealt]
     size = batch.size().long().clamp(min=1)  # of a stack: known to tensors alone
     turns = torch.arange(max(-(-rows // parts), 2), device=batch.y.device)
     batches = []

@@ -191,7 +191,9 @@ def _first_pass(now: Round, chain: Chain, state: ServerState) -> Pass:
         recent = frozenset(state.groups["recent"]["clients"].tolist())
     popular = _most_popular(chain, state.groups["members"])
     frozen = frozen_names(now.network)
-    whole, last = (nbytes({"model": each}, frozen) for each in (model, _of(model, chain[-1:])))
+    whole, last = (
+        nbytes({"model": tensors}, frozen) for tensors in (model, _of(model, chain[-1:]))
+    )
     return replace(
         _pass(now, chain, 0, now.cohort, model),
         personal={client: {"atoms": popular} for client in now.cohort if client not in recent},
@@ -261,7 +263,7 @@ def mean_by_class(clients: Sequence[Groups], uniform: bool) -> dict[str, Tensor]
 
 def _members(atoms: Mapping[int, Tensor], clients: Sequence[int]) -> Tensor:
     """Return the number of members of each atom [A]."""
-    count = 1 + max(int(own.max()) for own in atoms.values())
+    count = 1 + max(int(client_atoms.max()) for client_atoms in atoms.values())
     return torch.bincount(torch.cat([atoms[client] for client in clients]), minlength=count)
 
 

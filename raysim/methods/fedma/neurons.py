@@ -108,7 +108,10 @@ def chain_of(network: nn.Module) -> Chain:
         before = layers[number - 1] if number else None
         sides = _sides(layer, number, _input_side(layer, number, before))
         if number == len(layers) - 1:
-            sides = {n: tuple(s for s in own if s.layer != number) for n, own in sides.items()}
+            sides = {
+                n: tuple(s for s in tensor_sides if s.layer != number)
+                for n, tensor_sides in sides.items()
+            }
         chain.append(Layer(layer.path, _size(layer.module, OUTPUTS), sides))
     return tuple(chain)
 
