@@ -78,7 +78,7 @@ class Executor(ABC):
 
 
 @contextmanager
-def device_errors(work: str) -> Iterator[None]:
+def device_errors(action: str) -> Iterator[None]:
     """Raise an error after which the process cannot use its GPU as a MachineError.
 
     Raises:
@@ -90,7 +90,7 @@ def device_errors(work: str) -> Iterator[None]:
         if not is_device_error(error):
             raise
         cause = str(error).partition("\n")[0]
-        raise MachineError(f"the GPU fails at {work}: {cause}") from error
+        raise MachineError(f"the GPU fails at {action}: {cause}") from error
 
 
 class InlineExecutor(Executor):

@@ -44,8 +44,8 @@ def own_model(making: Making, passes: Sequence[PassMessage], client: int) -> Ten
     kept: dict[str, Tensors] = {}
     trainer = making.trainer
     with _deploying(making.named(client)):
-        for each in passes:
-            job = making.job_of(each, client)
+        for message in passes:
+            job = making.job_of(message, client)
             upload, _ = trainer.run(replace(job, state={**job.state, **kept}))
             kept |= {**_copied(upload.state), **_copied(upload.round_state)}
         is_change = (passes[-1].pass_.bases or {}).get("model") == CHANGE

@@ -104,7 +104,9 @@ class PassMessage:
             pass_=replace(pass_, clients=(), broadcast={}, personal={}, bytes_down=None),
             broadcast=PackedTensors.of(pass_.broadcast),
             initial_state=PackedTensors.of(initial_state),
-            personal={client: PackedTensors.of(own) for client, own in pass_.personal.items()},
+            personal={
+                client: PackedTensors.of(groups) for client, groups in pass_.personal.items()
+            },
             **more,
         )
 

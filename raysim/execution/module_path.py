@@ -52,5 +52,5 @@ def with_driver_path(actor: type) -> Any:
 
         return call
 
-    methods = {each: forward(each) for each in dir(actor) if not each.startswith("_")}
+    methods = {method: forward(method) for method in dir(actor) if not method.startswith("_")}
     return type(name, (), {"__init__": start, **methods})

@@ -157,8 +157,8 @@ def _continue_stopped() -> None:
         return
     node: Any = ray_worker._global_node
     for started in node.all_processes.values() if node else ():
-        for each in started:
-            each.process.send_signal(signal.SIGCONT)
+        for process_info in started:
+            process_info.process.send_signal(signal.SIGCONT)
 
 
 def _start(folder: Path) -> None:

@@ -229,7 +229,7 @@ class Actors:
                 return self._replace(actor, str(error.cause), suspicious=False)
             if isinstance(error.cause, NoActorError):  # a foreman's; other nodes may have room
                 handle.without_room = True
-                if not all(each.without_room for each in self.handles):
+                if not all(other.without_room for other in self.handles):
                     return self._replace(actor, str(error.cause), suspicious=False)
             if isinstance(error.cause, RaysimError):
                 raise error.cause from error

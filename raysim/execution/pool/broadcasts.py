@@ -50,8 +50,8 @@ class Broadcasts:
         changes = {}
         for name, tensors in _groups_of(message).items():
             stored = {key: self._shared(group, shared) for key, group in tensors.items()}
-            tensors |= {key: each.group for key, each in stored.items()}
-            changes[name] = PackedTensors({key: each.sent for key, each in stored.items()})
+            tensors |= {key: entry.group for key, entry in stored.items()}
+            changes[name] = PackedTensors({key: entry.sent for key, entry in stored.items()})
         self._last[type(message)] = shared
         return ray.put(replace(message, **changes))
 
@@ -60,7 +60,7 @@ class Broadcasts:
         if group.nbytes < OWN_BYTES:
             return _Shared(group, None)
         known = chain(shared, *self._last.values())
-        stored = next((each for each in known if group.equals(each.group)), None)
+        stored = next((entry for entry in known if group.equals(entry.group)), None)
         if stored is None:
             reference = ray.put(group)
             stored = _Shared(ray.get(reference), reference)  # a view of the store, no copy

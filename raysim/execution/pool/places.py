@@ -61,7 +61,7 @@ class Places:
         if plan.actors <= self.workers or not self.have_foremen(plan):
             return False
         handles = enumerate(self._actors.handles)
-        alone = {each.about.get("node", "") for n, each in handles if n not in self.by_actor}
+        alone = {handle.about.get("node", "") for n, handle in handles if n not in self.by_actor}
         return any(plan.by_node.get(node, 0) > 1 for node in alone)
 
     def missing(self, plan: ActorPlan) -> Iterator[NodeWorkers]:
