@@ -4,14 +4,14 @@ Actors, slots of a study and inline runs take their share of a GPU only here. Of
 `engine.gpus_per_actor` of its memory, `CONTEXT_BYTES` are for CUDA itself, so that all shares fit
 side by side; the rest is the cap of torch's allocator, which decides whether samples stay on the
 device and how large stacks are (`federation.opened.memory_cap`). If NVIDIA's MPS runs, it also
-limits the process to its share of memory and processors: it reads the limits once, before CUDA
-starts.
+limits the process to its share of memory: it reads the limit once, before CUDA starts.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import subprocess
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,18 +23,22 @@ import torch
 import torch.utils.deterministic
 
 from raysim.config import EngineSettings
-from raysim.errors import SettingsError
+from raysim.errors import MachineError, SettingsError
 
 CONTEXT_BYTES = 1024 * 2**20
 """Bytes of a GPU for each process in addition to its tensors: context, kernels, graphs."""
 MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - the daemon's default
 """Folder of the MPS daemon's pipes unless CUDA_MPS_PIPE_DIRECTORY names another."""
-MPS_THREADS, MPS_MEMORY = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+MPS_MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 SMI_SECONDS = 30.0
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Numbers of the options in glibc's malloc.h."""
 NEVER = -1
+DEVICE_ERRORS = ("CUDA error", "cuDNN error", "HIP error", "MIOpen error")
+NO_KERNEL = " does not have a deterministic implementation"
+GPU_DRIVERS = ("/proc/driver/nvidia/gpus", "/dev/kfd")
+"""Places of the drivers of NVIDIA's and AMD's GPUs."""
 LARGEST_ON_HEAP = 32 * 2**20
 """Bytes of the largest block that glibc can keep in its heap."""
 
@@ -127,15 +131,15 @@ def _allocator_fraction(share: float) -> float:
 def mps_limits(share: float) -> dict[str, str]:
     """Return the environment variables with which MPS limits a process to a share of its GPU.
 
+    They limit memory. A share of the processors, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, is the user's
+    to set: cuBLAS and cuDNN choose kernels, and so last bits, by the processors that they see.
     Empty without MPS; variables that the user has set are left out.
     """
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS_FOLDER))
     if not share or not (folder / "control").exists():
         return {}
-    limits = {MPS_THREADS: f"{max(round(100 * share), 1)}"}
-    if memory := _gpu_megabytes():
-        limits[MPS_MEMORY] = f"0={int(share * memory)}M"
-    return {name: value for name, value in limits.items() if name not in os.environ}
+    memory = None if MPS_MEMORY in os.environ else _gpu_megabytes()
+    return {MPS_MEMORY: f"0={int(share * memory)}M"} if memory else {}
 
 
 def _gpu_megabytes() -> int | None:
@@ -215,15 +219,59 @@ def device_of(engine: EngineSettings) -> torch.device:
     """Return the GPU if the settings ask for one and there is one, else the CPU.
 
     With its index, without which torch does not return its memory fraction.
+
+    Raises:
+        MachineError: there is a GPU that does not start. On the CPU, training would take many times
+            as long, and give other bits than in the other actors, or before a fault.
     """
-    if engine.gpus_per_actor and torch.cuda.is_available():
+    if not engine.gpus_per_actor:
+        return torch.device("cpu")
+    if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
+    asked = f"engine.gpus_per_actor={engine.gpus_per_actor:g}"
+    if any(Path(place).exists() for place in GPU_DRIVERS):
+        raise MachineError(
+            f"{asked}: the GPU of {socket.gethostname()} does not start: {_no_cuda()}"
+        )
     return torch.device("cpu")
+
+
+def unsupported_gpus() -> str:
+    """Return in words that this machine has a GPU of a kind that is not used; empty without one."""
+    if torch.backends.mps.is_available():
+        return "Apple's GPUs are not supported, as they have no float64, in which updates are added"
+    return "Intel's GPUs are not supported" if torch.xpu.is_available() else ""
+
+
+def _no_cuda() -> str:
+    """Return why torch cannot use a GPU, on one line."""
+    if not (torch.version.cuda or torch.version.hip):
+        return f"torch {torch.__version__} is built without CUDA; install a build with it"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (AssertionError, RuntimeError) as error:
+        return f"{' '.join(str(error).split())}; see what nvidia-smi says"
+    return "torch finds none in CUDA_VISIBLE_DEVICES; see what nvidia-smi says"
 
 
 def is_device_error(error: Exception) -> bool:
     """Return whether an error makes every later call on the GPU fail in this process."""
-    return "CUDA error" in str(error)
+    return any(words in str(error) for words in DEVICE_ERRORS)
+
+
+def check_has_kernel(error: Exception) -> None:
+    """Check that an error is not torch's of an operation without a deterministic kernel.
+
+    Raises:
+        SettingsError: it is; the message names the operation and the setting.
+    """
+    name, found, _ = str(error).partition(NO_KERNEL)
+    if found:
+        raise SettingsError(
+            f"engine.deterministic=true: {name.split()[-1]}, which the network or the method calls,"
+            " has no deterministic kernel on a GPU; set engine.deterministic=false, or use another"
+            " layer"
+        ) from error
 
 
 def release_freed_memory() -> None:

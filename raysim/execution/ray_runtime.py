@@ -41,6 +41,7 @@ from raysim.execution.cluster_health import alive_nodes, check_head
 from raysim.execution.pool.demand import plan_pool
 from raysim.execution.pool.ray_folder import RAY, own_folder, short_place
 from raysim.execution.pool.ray_pool import ActorPool
+from raysim.execution.process import unsupported_gpus
 from raysim.execution.resources import unused_gpus
 from raysim.execution.worker import WorkerSpec
 from raysim.process.exits import FAULT, delay_signals, exit_code, last_words, retake_signals
@@ -247,6 +248,13 @@ def open_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None
         SettingsError: the settings need more than the machine or cluster has, or can have.
     """
     engine = spec.settings.engine
+    absent = bool(engine.gpus_per_actor) and not torch.cuda.is_available()
+    unsupported = unsupported_gpus() if absent else ""
+    if unsupported or (absent and engine.backend == "inline"):
+        raise SettingsError(
+            f"engine.gpus_per_actor={engine.gpus_per_actor:g}: must be 0, as"
+            f" {unsupported or 'this machine has no GPU that torch can use'}"
+        )
     if engine.backend == "ray":
         plan, demand = plan_pool(engine, spec.settings.cohort_size, note)
         try:
@@ -256,11 +264,6 @@ def open_executor(spec: WorkerSpec, watch: Stopwatch, note: Callable[[str], None
             if demand:
                 demand.close()
             raise
-    if engine.gpus_per_actor and not torch.cuda.is_available():
-        raise SettingsError(
-            f"engine.gpus_per_actor={engine.gpus_per_actor:g}: must be 0, as this machine has"
-            " no GPU that torch can use"
-        )
     note_unused_gpus(engine, note)
     return InlineExecutor(spec)
 

@@ -37,7 +37,7 @@ from raysim.execution.messages import (
     WorkerResult,
 )
 from raysim.execution.partial_sum import Kept, PartialSum
-from raysim.execution.process import device_of, is_device_error
+from raysim.execution.process import check_has_kernel, device_of, is_device_error
 from raysim.execution.update_blocks import combined, measured, read_block
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
@@ -187,6 +187,7 @@ class Worker:
         except Exception as error:
             if is_device_error(error):
                 raise  # whoever comes next in this process fails too
+            check_has_kernel(error)
             line = str(error) if isinstance(error, RaysimError) else cause(error)
             trace = traceback.format_exc()
             self._results["train"].failures += [Failure(c, line, trace, stack) for c in clients]

@@ -63,7 +63,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "scipy": installed_version("scipy"),
         "torchvision": installed_version("torchvision"),
         "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
-        "cuda": torch.version.cuda if on_gpu else None,
+        "cuda": (torch.version.cuda or f"ROCm {torch.version.hip}") if on_gpu else None,
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,  # type: ignore[no-untyped-call]
     }
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import raysim
 from raysim.training import sequential
 from tests.cuda.device import CudaDevice
 from tests.cuda.runs import Runs
+from tests.tasks import make_settings
 
 
 @pytest.fixture
@@ -284,5 +285,35 @@ def test_a_fault_in_the_steps_of_a_run_ends_it(tmp_path, monkeypatch, fault):
     plant, message = IN_STEPS[fault]
     real = sequential.gradients_of
     monkeypatch.setattr(sequential, "gradients_of", lambda *at: [*map(plant, real(*at))])
-    with pytest.raises(raysim.RunError, match=message):
+    with pytest.raises(raysim.RaysimError, match=message):
         Runs(tmp_path, monkeypatch, "fedavg", "mlp", rounds=1).on_gpu("alone")
+
+
+class Pooling(nn.Module):
+    """Has a pooling whose gradient has no deterministic kernel on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.head = nn.AdaptiveAvgPool2d(2), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pool(x.view(-1, 1, 4, 4) * self.head.bias[0]).flatten(1))
+
+
+@pytest.mark.parametrize("stack", [0, 2])
+def test_a_layer_without_a_deterministic_kernel_names_the_setting(tmp_path, stack):
+    task = raysim.Task(
+        model=Pooling,
+        clients=[(np.ones((9, 16), np.float32), np.arange(9) % 3)] * 2,
+        test=(np.ones((9, 16), np.float32), np.arange(9) % 3),
+    )
+    own = {"engine.gpus_per_actor": 1.0, "engine.vectorize": stack, "fraction": 1.0}
+    said = (
+        "^engine.deterministic=true: _adaptive_avg_pool2d_backward, which the network or the method"
+        " calls, has no deterministic kernel on a GPU; set engine.deterministic=false, or use"
+    )
+    with CudaDevice(), pytest.raises(raysim.SettingsError, match=said):
+        raysim.run(make_settings(tmp_path / "strict", **own), task)
+    with CudaDevice():
+        loose = {**own, "engine.deterministic": False, "rounds": 1}
+        assert len(raysim.run(make_settings(tmp_path / "loose", **loose), task).metrics) == 1

@@ -10,16 +10,16 @@ import torch
 
 import raysim
 from raysim.config import EngineSettings
-from raysim.errors import SettingsError
+from raysim.errors import MachineError, SettingsError
 from raysim.execution import process
 from raysim.execution.base import InlineExecutor
 from raysim.execution.process import (
     CONTEXT_BYTES,
     CUBLAS,
     MPS_MEMORY,
-    MPS_THREADS,
     configure,
     device_of,
+    is_device_error,
 )
 from raysim.execution.worker import Worker, WorkerSpec
 from raysim.federation.opened import memory_cap
@@ -28,6 +28,7 @@ from tests.tasks import make_settings, make_task
 
 GPU = EngineSettings(gpus_per_actor=1)
 TOTAL = 16 * 2**30
+THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
 @pytest.fixture
@@ -66,18 +67,17 @@ def mps(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    for name in (MPS_THREADS, MPS_MEMORY):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv(MPS_MEMORY, raising=False)
     return tmp_path
 
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Return the limits that MPS would read: those that are set as CUDA first starts."""
+    """Return the limits that MPS would read: what is set as CUDA first starts."""
     found = []
 
     def is_available():
-        found.append({name: os.environ.get(name) for name in (MPS_THREADS, MPS_MEMORY)})
+        found.append({n: v for n, v in os.environ.items() if n in (MPS_MEMORY, THREADS)})
         return False
 
     monkeypatch.setattr(torch.cuda, "is_available", is_available)
@@ -234,13 +234,13 @@ def test_a_share_that_holds_no_context_is_refused_and_leaves_nothing(gpu, mps):
     with pytest.raises(SettingsError, match=r"^engine.gpus_per_actor=0.04: must be over 0.062 on"):
         configure(GPU.model_copy(update={"gpus_per_actor": 0.04, "threads_per_actor": 2}))
     assert state() == before and gpu[-1] == 1.0
-    assert MPS_THREADS not in os.environ and MPS_MEMORY not in os.environ
+    assert MPS_MEMORY not in os.environ
 
 
 def test_mps_limits_are_set_before_cuda_starts(mps, seen):
     with configure(GPU.model_copy(update={"gpus_per_actor": 0.25})):
-        assert seen == [{MPS_THREADS: "25", MPS_MEMORY: "0=4096M"}]
-    assert MPS_THREADS not in os.environ and MPS_MEMORY not in os.environ
+        assert seen == [{MPS_MEMORY: "0=4096M"}]
+    assert MPS_MEMORY not in os.environ
 
 
 def test_a_slot_s_process_is_limited_before_cuda_starts(mps, seen, tmp_path, monkeypatch):
@@ -250,20 +250,25 @@ def test_a_slot_s_process_is_limited_before_cuda_starts(mps, seen, tmp_path, mon
         lambda settings, *_: (each for each in [started.append(settings)]),
     )
     values = make_settings(tmp_path, **{"engine.gpus_per_actor": 0.5}).to_dict()
-    for name in (MPS_THREADS, MPS_MEMORY):
-        monkeypatch.setenv(name, "")  # so that what the slot sets is removed again
-        monkeypatch.delenv(name)
+    monkeypatch.setenv(MPS_MEMORY, "")  # so that what the slot sets is removed again
+    monkeypatch.delenv(MPS_MEMORY)
     SlotActor({}).advance((values, False, False))
-    assert seen == [{MPS_THREADS: "50", MPS_MEMORY: "0=8192M"}]
+    assert seen == [{MPS_MEMORY: "0=8192M"}]
     assert started[0]["engine"]["gpus_per_actor"] == 0.0  # no device is seen
 
 
 def test_mps_limits_of_the_user_stay(mps, seen, monkeypatch):
-    monkeypatch.setenv(MPS_THREADS, "70")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")  # nvidia-smi fails
+    monkeypatch.setenv(THREADS, "70")
+    monkeypatch.setenv(MPS_MEMORY, "0=100M")
     with configure(GPU.model_copy(update={"gpus_per_actor": 0.25})):
-        assert seen == [{MPS_THREADS: "70", MPS_MEMORY: None}]
-    assert os.environ[MPS_THREADS] == "70"
+        assert seen == [{THREADS: "70", MPS_MEMORY: "0=100M"}]
+    assert os.environ[THREADS] == "70" and os.environ[MPS_MEMORY] == "0=100M"
+
+
+def test_without_an_answer_of_nvidia_smi_nothing_is_limited(mps, seen, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    with configure(GPU.model_copy(update={"gpus_per_actor": 0.25})):
+        assert seen == [{}]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25])
@@ -271,4 +276,40 @@ def test_without_mps_or_a_gpu_nothing_is_limited(mps, seen, share):
     if share:
         (mps / "control").unlink()
     with configure(GPU.model_copy(update={"gpus_per_actor": share})):
-        assert MPS_THREADS not in os.environ and MPS_MEMORY not in os.environ
+        assert MPS_MEMORY not in os.environ
+
+
+def test_a_gpu_that_does_not_start_is_a_failure_of_the_machine(tmp_path, monkeypatch):
+    """The CPU would take many times as long, and give other bits, without a word."""
+    monkeypatch.setattr(process, "GPU_DRIVERS", (str(tmp_path / "none"),))
+    assert device_of(GPU) == torch.device("cpu")  # a GPU that is declared to Ray alone
+    monkeypatch.setattr(process, "GPU_DRIVERS", (str(tmp_path),))
+    monkeypatch.setattr(torch.cuda, "init", failing("Unexpected error\n 802: not ready"))
+    said = r"does not start: Unexpected error 802: not ready; see what nvidia-smi says$"
+    with pytest.raises(MachineError, match=said):
+        device_of(GPU)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(MachineError, match=r"is built without CUDA; install a build with it$"):
+        device_of(GPU)
+    assert device_of(EngineSettings()) == torch.device("cpu")
+
+
+def failing(line):
+    def fail():
+        raise RuntimeError(line)
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("CUDA error: an illegal memory access was encountered", True),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", True),
+        ("HIP error: invalid device function", True),
+        ("CUDA out of memory. Tried to allocate 2 GiB", False),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_whose_errors_are_the_devices(line, expected):
+    assert is_device_error(RuntimeError(line)) is expected

@@ -338,3 +338,13 @@ def test_an_inline_run_is_refused_a_gpu_that_torch_cannot_use(tmp_path, monkeypa
     )
     with pytest.raises(SettingsError, match=line):
         ray_runtime.open_executor(spec, Stopwatch(False), pytest.fail)
+
+
+@pytest.mark.parametrize("backend", ["inline", "ray"])
+@pytest.mark.parametrize(("module", "whose"), [("backends.mps", "Apple"), ("xpu", "Intel")])
+def test_gpus_of_other_makers_are_refused_by_name(tmp_path, monkeypatch, backend, module, whose):
+    monkeypatch.setattr(f"torch.{module}.is_available", lambda: True)
+    asked = {"engine.gpus_per_actor": 1.0, "engine.backend": backend}
+    spec = cast("Any", SimpleNamespace(settings=make_settings(tmp_path, **asked)))
+    with pytest.raises(SettingsError, match=rf"must be 0, as {whose}'s GPUs are not supported"):
+        ray_runtime.open_executor(spec, Stopwatch(False), pytest.fail)

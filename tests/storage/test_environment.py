@@ -35,6 +35,16 @@ def test_an_environment_names_builds_kernels_and_processor():
     assert found["gpu"] is None
 
 
+@pytest.mark.parametrize(
+    ("cuda", "hip", "said"), [("13.2", None, "13.2"), (None, "6.4", "ROCm 6.4")]
+)
+def test_a_gpus_maker_is_recorded(monkeypatch, cuda, hip, said):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
+    assert environment(torch.device("cuda", 0))["cuda"] == said
+
+
 def test_variables_that_choose_kernels_are_recorded(monkeypatch):
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     monkeypatch.setenv("UNRELATED", "x")
