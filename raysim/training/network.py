@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from raysim.api.rules import Batch, Outputs
-from raysim.api.scoring import FORWARD_ROWS
+from raysim.api.scoring import FORWARD_ROWS, GPU_FORWARD_ROWS
 from raysim.numbers.arrays import Array
 from raysim.numbers.layers import BATCH_NORMS
 from raysim.numbers.tensors import Tensors, buffer_names, frozen_names
@@ -265,8 +265,11 @@ def score(
     losses: list[Tensor] = []
     arrays: list[tuple[Tensor, ...]] = []
     counts: list[int] = []
-    for start in range(0, len(samples.y), FORWARD_ROWS):
-        rows = slice(start, start + FORWARD_ROWS)
+    most = FORWARD_ROWS
+    if samples.y.is_cuda and not samples.scoring.whole_batch:
+        most = GPU_FORWARD_ROWS
+    for start in range(0, len(samples.y), most):
+        rows = slice(start, start + most)
         batch = samples._replace(x=samples.x[rows].clone(), y=samples.y[rows])
         outputs = network(batch.x).in_float32().logits
         losses += [batch.loss(outputs if t == 1 else outputs / t) for t in divisors]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,7 @@ from raysim.api.rules import Batch
 from raysim.api.scoring import FORWARD_ROWS
 from raysim.testing.tasks import SmallNet, samples
 from raysim.training.network import Network, is_composition, score
+from tests.cuda.device import CudaDevice
 from tests.tasks import make_settings, make_task
 
 SIZES = (30, 12, 5)
@@ -185,6 +188,34 @@ class Unread(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         assert function is not torch.ops.aten._local_scalar_dense.default
         return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "whole_batch", "sizes"),
+    [
+        (False, False, [250, 250, 250, 250, 7]),
+        (True, False, [1000, 7]),
+        (True, True, [250, 250, 250, 250, 7]),
+    ],
+)
+def test_forward_passes_are_as_large_as_the_device_likes(on_gpu, whole_batch, sizes):
+    class Sized(SmallNet):
+        def forward(self, x):
+            seen.append(len(x))
+            return super().forward(x)
+
+    seen: list[int] = []
+    data = Batch(*map(torch.as_tensor, samples(1007, 0)))
+    if whole_batch:
+        scoring = raysim.Scoring(losses=F.cross_entropy, whole_batch=True)
+        data = data._replace(scoring=scoring)
+    with CudaDevice() if on_gpu else nullcontext(), torch.no_grad():
+        network = Network(Sized()).eval()
+        if on_gpu:
+            network = network.placed(torch.device("cuda", 0))
+            data = data._replace(x=data.x.cuda(), y=data.y.cuda())
+        score(network, data)
+    assert seen == sizes
 
 
 def test_scores_are_not_waited_for_batch_by_batch():
