@@ -71,7 +71,7 @@ class RoundAnalyses:
         """Return the spread of the trained models' accuracies; empty unless settings ask for it."""
         if TRAINED not in self._analyses.parts:
             return {}
-        values = [float(each["accuracy"]) for each in self._trained[TRAINED].values()]
+        values = [float(figures["accuracy"]) for figures in self._trained[TRAINED].values()]
         return spread(TRAINED_ACCURACY, np.array(values))
 
     def columns(

@@ -83,7 +83,9 @@ class Analyses:
                 if problem := self._lacks(need):
                     raise SettingsError(f"analysis={name}: {problem}")
         self.reference = self._read_reference(note)
-        parts = {name: each.client_part(self.structure) for name, each in self.chosen.items()}
+        parts = {
+            name: analysis.client_part(self.structure) for name, analysis in self.chosen.items()
+        }
         self.parts = {name: part for name, part in parts.items() if part}
         needed = {extra for name in self.parts for extra in self.chosen[name].extras}
         if settings.evaluation.trained:
@@ -189,7 +191,9 @@ class Analyses:
             for client, position in zip(clients, places.tolist(), strict=True)
             if evaluated[position : position + 1].tolist() == [client]
         }
-        samples = [self._opened.of_client(self.own_tests, each) for each in positions.values()]
+        samples = [
+            self._opened.of_client(self.own_tests, position) for position in positions.values()
+        ]
         if samples:
             groups["own_test"] = {
                 "x": torch.cat([sample.x for sample in samples]),

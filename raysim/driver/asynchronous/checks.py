@@ -21,7 +21,7 @@ def check_pass(method: Method, pass_: Pass, cohort: Sequence[int]) -> None:
     if tuple(sorted(pass_.clients)) != tuple(cohort):
         raise SettingsError(f"{key}: must run its pass over the cohort, as rounds overlap")
     if pass_.personal or any(
-        isinstance(each, Mapping) for each in (pass_.epochs, pass_.lr, pass_.weighting)
+        isinstance(value, Mapping) for value in (pass_.epochs, pass_.lr, pass_.weighting)
     ):
         raise SettingsError(
             f"{key}: epochs, rates, weights or groups by client do not go with asynchronous rounds"

@@ -61,8 +61,8 @@ def _check_numbers(method: Method, asynchrony: Asynchrony, clients: int) -> None
     }
     for name, (value, most, whose) in limits.items():
         if value is not None and not 1 <= value <= most:
-            own = name in type(method).model_fields
-            key = f"method.{name}" if own else f"method.name={method.title}: its {name}"
+            is_field = name in type(method).model_fields
+            key = f"method.{name}" if is_field else f"method.name={method.title}: its {name}"
             raise SettingsError(f"{key}={value}: must be from 1 to the {whose}, {most}")
 
 

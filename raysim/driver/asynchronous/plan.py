@@ -55,7 +55,7 @@ class Plan:
 
     def forget(self, number: int) -> None:
         """Forget the rounds before `number`."""
-        for gone in [each for each in self._rounds if each < number]:
+        for gone in [planned_round for planned_round in self._rounds if planned_round < number]:
             planned = self._rounds.pop(gone)
             del self._updates[gone]
             for flight in (*planned.arrived, *planned.dropped):

@@ -257,8 +257,8 @@ class AsynchronousRounds:
         failures = runner.accept(result, self._sums)
         self._training.end(arrived)
         for stack in dict.fromkeys(failure.stack for failure in failures):
-            own = [f for f in failures if f.stack == stack]
-            self._try_again(runner, own, worker)
+            stack_failures = [f for f in failures if f.stack == stack]
+            self._try_again(runner, stack_failures, worker)
 
     def _try_again(self, runner: RoundRunner, failures: Sequence[Failure], worker: str) -> None:
         """Train a stack once more for its failed clients, or drop them."""

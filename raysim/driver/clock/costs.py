@@ -124,7 +124,7 @@ class WorkCosts:
         units = [unit if isinstance(unit, LocalSteps) else 1 for unit in units]  # epochs are alike
         costs = np.empty(len(clients))
         for unit in {*units}:
-            rows = [row for row, own in enumerate(units) if own == unit]
+            rows = [row for row, client_unit in enumerate(units) if client_unit == unit]
             costs[rows] = kind.each(unit, sizes[clients[rows]], batching, joins)
         return costs
 
@@ -135,7 +135,9 @@ class WorkCosts:
             return np.full(len(clients), kind.bytes_up)
         encoded = Encoded.of(kind.differences, buffer_names(self._network))
         behind = (declared(stages, encoded, client) for client in clients.tolist())
-        return np.fromiter((sent_bytes(each, kind.bytes_up) for each in behind), np.int64)
+        return np.fromiter(
+            (sent_bytes(encoded_values, kind.bytes_up) for encoded_values in behind), np.int64
+        )
 
     def _state(self, runner: RoundRunner, client: int) -> Groups:
         """Return the state with which a client begins a pass."""

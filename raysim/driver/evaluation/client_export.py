@@ -50,8 +50,8 @@ def client_model(
     checked = check_run(settings, federation, run_dir, note)
     checkpoint = _committed(run_dir, settings.clients)
     committed = checkpoint.run
-    own = {name: value for name, value in checked.identity.items() if name != INITIAL_MODEL}
-    if parts := differing_parts(checkpoint.identity, own):
+    identity = {name: value for name, value in checked.identity.items() if name != INITIAL_MODEL}
+    if parts := differing_parts(checkpoint.identity, identity):
         raise RunError(f"{run_dir.path}: is of other data or code: {', '.join(parts)}")
     deployment = Deployment.of(settings, checked.network, checked.sizes, committed, [client])
     who = checked.federation.named(client)

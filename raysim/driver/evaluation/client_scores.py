@@ -164,7 +164,7 @@ def client_scores(
     """
     cuts = samples.samples.offsets[1:-1]
     both = zip(np.split(predicted, cuts), np.split(targets, cuts), strict=True)
-    return np.array([_number(name, _found(metric, *each)) for each in both], dtype=np.float64)
+    return np.array([_number(name, _found(metric, *pair)) for pair in both], dtype=np.float64)
 
 
 def _found(metric: Metric, predicted: Array, targets: Array) -> Any:

@@ -61,7 +61,7 @@ class EvaluatedSets:
         deploy_own, chosen = deploys_own_models(settings), _sets_of(settings, federation)
         sets = {**chosen}
         if deploy_own:
-            sets |= {scored._replace(model=PERSONAL): each for scored, each in chosen.items()}
+            sets |= {scored._replace(model=PERSONAL): samples for scored, samples in chosen.items()}
         tuned = [
             scored for scored in chosen if scored != TRAIN_SET and settings.evaluation.finetuning
         ]
@@ -104,7 +104,7 @@ def _sets_of(settings: Settings, federation: Federation) -> dict[Scored, Evaluat
             sets[new] = local_test_set(local_test, settings.seed, participants.new)
     if settings.evaluation.train_set:
         sets[TRAIN_SET] = training_set(indices, holdout, chosen)
-    for empty in [scored for scored, each in sets.items() if not len(each.clients)]:
+    for empty in [scored for scored, samples in sets.items() if not len(samples.clients)]:
         if empty == LOCAL_TEST:
             raise SettingsError(
                 f"evaluation.local_test={settings.evaluation.local_test}: no client has a sample to"

@@ -115,8 +115,8 @@ class Evaluator:
         self._sizes = federation.training_sizes
         y = {"train": open_samples(federation.train).y, "test": federation.test_targets}
         y |= {"held_out": y["train"], "cut": y["train"], "triggered": y["test"]}
-        if (found := federation.local_test) and found.samples:
-            y["local"] = found.samples.y
+        if (local_test := federation.local_test) and local_test.samples:
+            y["local"] = local_test.samples.y
         self._chosen = EvaluatedSets.of(settings, federation)
         self._sets, self._client_set = {**self._chosen.sets}, self._chosen.clients
         self.evaluated_sets = tuple(self._sets.values())
@@ -145,7 +145,11 @@ class Evaluator:
     def _columns(self) -> Iterator[Column]:
         """Yield the columns of the figures of an evaluation."""
         scores = (*self._losses, *self._metrics)
-        yield from (self._score(scored, each) for scored in self._scored_sets() for each in scores)
+        yield from (
+            self._score(scored, loss_or_metric)
+            for scored in self._scored_sets()
+            for loss_or_metric in scores
+        )
         if TRIGGERED in self._sets:
             yield OF_ENGINE[SUCCESS]
         if self._client_set:
@@ -155,8 +159,8 @@ class Evaluator:
         for scored, metric in self._local_scores():
             more = {"wide": self._wide, "gain": self._wide and bool(scored.model)}
             yield from spread_columns(self._score(scored, metric), **more)
-            for each in self._parts_of(scored):
-                score = self._score(each, metric)
+            for scored_part in self._parts_of(scored):
+                score = self._score(scored_part, metric)
                 yield from (score, *spread_columns(score, **more))
 
     def evaluate(
@@ -303,7 +307,7 @@ class Evaluator:
         if made:
             deployed = {
                 "own_models": self._chosen.own_models if made.passes else frozenset(),
-                "later": tuple(PassMessage.of(**each) for each in later),
+                "later": tuple(PassMessage.of(**parts) for parts in later),
                 "finetuning": made.tuning_message(values),
                 "finetuned": self._chosen.finetuned,
             }
@@ -386,7 +390,7 @@ class Evaluator:
         for number, scored in enumerate([*self._targets][: len(sizes)]):
             if not len(sizes[number]):
                 continue
-            batches = [scores[each] for each in sorted(scores) if each[0] == number]
+            batches = [scores[key] for key in sorted(scores) if key[0] == number]
             losses, parts = zip(*batches, strict=True)
             sums: tuple[float, ...] = tuple(map(sum, zip(*losses, strict=True)))
             arrays: Iterator[Array] = map(np.concatenate, zip(*parts, strict=True))

@@ -76,8 +76,8 @@ def load_network(
             f"{path}: has no {BEST_MODEL}: no round until its last checkpoint was evaluated"
         )
     tensors = read_model(path, note, BEST_MODEL if best else MODEL)
-    own = dict((*network.named_parameters(), *network.named_buffers()))
-    if settings.method.changes_shapes and own.keys() <= tensors.keys():
+    network_tensors = dict((*network.named_parameters(), *network.named_buffers()))
+    if settings.method.changes_shapes and network_tensors.keys() <= tensors.keys():
         Network(network).load(tensors)
     load_tensors(network, tensors, str(path))
     if model is None and not settings.dataset.scoring.classifies:

@@ -93,7 +93,7 @@ def weights_of(
 def _own_weights(weighting: Mapping[int, Any], method: Method, clients: Sequence[int]) -> Weights:
     where = f"{called(method)}: Pass.weighting"
     try:
-        scale = np.array([float(each) for each in weighting.values()])
+        scale = np.array([float(weight) for weight in weighting.values()])
         values = np.array([float(weighting[int(client)]) for client in clients])
     except KeyError as error:
         raise SettingsError(f"{where} has no weight for client {error}") from error

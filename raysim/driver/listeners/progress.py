@@ -39,8 +39,8 @@ def words_of(column: Column) -> str:
 
 def _set_of(scored: Scored) -> str:
     """Return samples and model of a main score in words, with a trailing space."""
-    own = "own " if scored.model == PERSONAL else ""
-    return f"{own}{SETS[scored.samples]}"
+    model = "own " if scored.model == PERSONAL else ""
+    return f"{model}{SETS[scored.samples]}"
 
 
 def _shown(score: Column, columns: Mapping[str, Column]) -> dict[str, Column]:
@@ -207,8 +207,8 @@ def closing_lines(
             f" {virtual['lost']} clients lost"
         )
     lines += [
-        " ".join(each)
-        for each in _titled(summary, {**OF_ENGINE, **(run.columns if run else {})}).items()
+        " ".join(figure)
+        for figure in _titled(summary, {**OF_ENGINE, **(run.columns if run else {})}).items()
     ]
     if summary.get(ROUNDS_BEYOND):
         lines.append(f"more bad clients than the aggregation tolerates: {_beyond(summary)}")

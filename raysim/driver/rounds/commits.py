@@ -208,8 +208,8 @@ class Commits:
         model, regular = self._context.run_dir.model, self._stopping.regular_best
         save_tensors(model, self._deployed())
         if regular in self._best:
-            own = regular == number
-            best = Best(regular, None if own else self._best[regular])
+            is_this_round = regular == number
+            best = Best(regular, None if is_this_round else self._best[regular])
             self.committed = replace(self.committed, best=best)
         self._sealed = replace(self._sealed, run=self.committed, identity=identity)
         self._context.states.force_to_disk(self.committed.versions, self._on_disk)

@@ -101,10 +101,10 @@ class RoundValues:
         common = LocalValues(self.temperature)
         if type(self.component).by_client is Temperature.by_client:
             return ClientValues(common)
-        given = self.round_, self.temperature, sorted(clients)
-        own = call(self.component, Temperature.by_client, *given)
+        arguments = self.round_, self.temperature, sorted(clients)
+        temperatures = call(self.component, Temperature.by_client, *arguments)
         return ClientValues(
-            common, {int(client): LocalValues(float(t)) for client, t in own.items()}
+            common, {int(client): LocalValues(float(t)) for client, t in temperatures.items()}
         )
 
     def on(self, pass_: Pass) -> Pass:

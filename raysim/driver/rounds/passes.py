@@ -75,8 +75,8 @@ class PassContext:
 
     def weights_of(self, pass_: Pass, clients: Sequence[int]) -> Weights:
         """Return the weights of clients of a pass [n]."""
-        given = pass_.weighting
-        weighting = given if isinstance(given, Mapping) else given or self.settings.weighting
+        of_pass = pass_.weighting
+        weighting = of_pass if isinstance(of_pass, Mapping) else of_pass or self.settings.weighting
         return weights_of(weighting, self.settings.method, self.sizes, self.weights, clients)
 
     def weighting_of(self, pass_: Pass, clients: Sequence[int]) -> dict[str, Any]:
@@ -348,8 +348,8 @@ class RoundRunner:
         sizes, batching = self.context.sizes, self.context.settings.local.batching
         if not isinstance(pass_.epochs, Mapping):
             return float(samples_of(pass_.epochs or 1, sizes[list(stack)], batching).sum())
-        own = (samples_of(pass_.epochs[c] or 1, sizes[[c]], batching) for c in stack)
-        return float(sum(int(samples[0]) for samples in own))
+        client_samples = (samples_of(pass_.epochs[c] or 1, sizes[[c]], batching) for c in stack)
+        return float(sum(int(samples[0]) for samples in client_samples))
 
     def mean_cost(self, pass_: Pass) -> float:
         """Return the mean cost of all clients, if they all have the same epochs."""

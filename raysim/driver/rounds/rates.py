@@ -80,6 +80,6 @@ def with_rates(rates: Mapping[str, Rate], after: RunState, row: Mapping[str, Any
     states = {}
     for rate in rates.values():
         before = after.kept(owner := f"{rate.name}.lr")
-        if found := rate.schedule.after(after.number - 1, rate.full, before, row):
-            states[owner] = found
+        if state := rate.schedule.after(after.number - 1, rate.full, before, row):
+            states[owner] = state
     return after.keeping(states)

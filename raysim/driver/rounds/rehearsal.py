@@ -128,12 +128,19 @@ def _rehearsing(checked: CheckedRun, clients: int, samples: int) -> Iterator[Run
         }
         parts = {**vars(checked), **parts}
         spec = CheckedRun(**parts).spec
-        spec = replace(spec, evaluated=tuple(each.first(samples) for each in spec.evaluated))
+        spec = replace(
+            spec,
+            evaluated=tuple(evaluation_set.first(samples) for evaluation_set in spec.evaluated),
+        )
         trained = copy.deepcopy(checked.network)
         with closing(InlineExecutor(spec, trained)) as executor:
             watch, listener = Stopwatch(False), Listener()
-            given: dict[str, Any] = {"watch": watch, "listener": listener, "run_dir": run_dir}
-            context = RunContext(**parts, **given, executor=executor)
+            rehearsal_parts: dict[str, Any] = {
+                "watch": watch,
+                "listener": listener,
+                "run_dir": run_dir,
+            }
+            context = RunContext(**parts, **rehearsal_parts, executor=executor)
             yield Run(context, few=_few(settings, clients))
 
 
@@ -183,8 +190,8 @@ def check_rounds_without_clients(parts: RunParts) -> None:
     if not acting or not (may_be_empty or may_be_lost):
         return
     note = Listener().note
-    given = (settings, parts.network, initial)
-    now = round_inputs(*given, sizes=parts.sizes, note=note, cohort=())
+    arguments = (settings, parts.network, initial)
+    now = round_inputs(*arguments, sizes=parts.sizes, note=note, cohort=())
     passes = passes_of(settings, now, initial.state)
     try:
         run_round(passes, run_without_clients)

@@ -130,7 +130,7 @@ class RoundLog:
     @property
     def declared(self) -> dict[str, Column]:
         """The columns of labelled passes, by name, declared as the engine's columns are."""
-        labelled = ((label, each) for label, each in self._accounts.items() if label)
+        labelled = ((label, account) for label, account in self._accounts.items() if label)
         return by_name(
             OF_ENGINE[name].named(f"{label}_{name}")
             for label, account in labelled

@@ -279,8 +279,8 @@ class Run:
             row |= self.commits.trace.round(number, seconds, workers, spans, evaluated)
         counted = self._as_in_longer_runs(row, evaluation)
         after = with_rates(rates_of(self.settings), begun.values.after(after, counted), counted)
-        for given in left:
-            given.check_left(ASKED, called(self.settings.method))
+        for attempt_state in left:
+            attempt_state.check_left(ASKED, called(self.settings.method))
         return after, row, runner.log, evaluation
 
     def _check(

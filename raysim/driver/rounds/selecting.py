@@ -81,8 +81,8 @@ def sampling_of(
     )
 
 
-def _as_floats(work: Integers) -> Floats:
-    return work.astype(np.float64)
+def _as_floats(samples: Integers) -> Floats:
+    return samples.astype(np.float64)
 
 
 def select(selection: Selection, sampling: Sampling) -> list[int]:
@@ -234,6 +234,6 @@ def with_report(selection: Selection, dispatch: Dispatch) -> Dispatch:
 def _reported(selection: Selection, view: View, trained: Trained, upload: Upload) -> Upload:
     """Return the method's upload with a client's report to the selection."""
     report = selection.report(view, trained)
-    own = {*upload.scalars, *upload.metrics}
-    check_names(own, OF_CLIENTS, [*report], "its number")
+    method_names = {*upload.scalars, *upload.metrics}
+    check_names(method_names, OF_CLIENTS, [*report], "its number")
     return replace(upload, metrics={**upload.metrics, **report})

@@ -177,7 +177,7 @@ class _Digests:
     @_digest.register(set)
     @_digest.register(frozenset)
     def _of_items(self, value: Any) -> str:
-        digests = [self.of("", each) for each in value]
+        digests = [self.of("", item) for item in value]
         kind = self.of("", type(value))
         return _sha(kind, *(digests if isinstance(value, list | tuple) else sorted(digests)))
 
@@ -186,7 +186,7 @@ class _Digests:
     def _of_mapping(self, value: Any) -> str:
         if type(value) not in (dict, OrderedDict, MappingProxyType):
             return self._of_object(value)
-        pairs = [(self.of("", k), self.of(str(k), each)) for k, each in value.items()]
+        pairs = [(self.of("", k), self.of(str(k), item)) for k, item in value.items()]
         return _sha("mapping", *(part for pair in sorted(pairs) for part in pair))
 
     @_digest.register(Tensor)
@@ -236,7 +236,7 @@ class _Digests:
         return _sha(kind, *(self.of("", value) for value in values))
 
     def _named(self, values: Iterable[tuple[str, Any]]) -> str:
-        return _sha(*(part for n, each in values for part in (n, self.of(n, each))))
+        return _sha(*(part for n, value in values for part in (n, self.of(n, value))))
 
     @_digest.register
     def _of_function(self, function: FunctionType) -> str:
@@ -263,8 +263,8 @@ class _Digests:
     def _of_code(self, code: CodeType, consts: tuple[Any, ...] | None = None) -> str:
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-        own = repr((code.co_code, code.co_exceptiontable, counts, names))
-        return _sha("code", own, *(self.of("", each) for each in consts or code.co_consts))
+        body = repr((code.co_code, code.co_exceptiontable, counts, names))
+        return _sha("code", body, *(self.of("", const) for const in consts or code.co_consts))
 
     @_digest.register
     def _of_class(self, kind: type) -> str:
@@ -377,8 +377,8 @@ def _version(package: str) -> str:
         return ""
 
 
-def _functions_of(own: type) -> list[FunctionType]:
-    members = (getattr(m, "__func__", m) for _, m in sorted(vars(own).items(), key=_name))
+def _functions_of(class_: type) -> list[FunctionType]:
+    members = (getattr(m, "__func__", m) for _, m in sorted(vars(class_).items(), key=_name))
     return [member for member in members if isinstance(member, FunctionType)]
 
 
@@ -397,8 +397,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 def _state(code: CodeType) -> frozenset[str]:
     """Return the outer variables that a function rebinds or fills."""
     names: set[str] = set()
-    for each in _codes(code):
-        steps = [*dis.get_instructions(each)]
+    for code_object in _codes(code):
+        steps = [*dis.get_instructions(code_object)]
         for step, after, next_one in zip(steps, steps[1:], steps[2:], strict=False):
             if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"):
                 names.add(step.argval)
@@ -418,7 +418,7 @@ def _class_state(kind: type) -> frozenset[str]:
     that the code sets to another value, as a class method for configuration does, is not one.
     """
     added: set[str] = set()
-    classes = [each for each in kind.__mro__ if _is_own(each.__module__)]
+    classes = [base for base in kind.__mro__ if _is_own(base.__module__)]
     names = {"cls", "self", *(class_.__name__ for class_ in classes)}
     for member in (member for class_ in classes for member in vars(class_).values()):
         parts = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "func")]
@@ -463,8 +463,8 @@ def _is_class(steps: list[dis.Instruction], names: set[str]) -> bool:
 def _globals_of(function: FunctionType, state: frozenset[str]) -> dict[str, Any]:
     """Return the values that a function names, of its module and of the user's other modules."""
     values: dict[str, Any] = {}
-    for each in _codes(function.__code__):
-        steps = [*dis.get_instructions(each)]
+    for code in _codes(function.__code__):
+        steps = [*dis.get_instructions(code)]
         for number, step in enumerate(steps):
             if step.opname == "IMPORT_NAME":
                 level = steps[number - 2].argval

@@ -120,8 +120,8 @@ class CheckedRun(RunParts):
         """Declared columns of the run's rounds, by name; the engine's override components'."""
         name = self.privacy.column if self.privacy else ""
         epsilon = {name: Column(name, "smaller", title=name.replace("_", " "))} if name else {}
-        own = of_components(self.settings)
-        return {**own, **OF_ENGINE, **TRACED, **epsilon, **self.evaluator.columns}
+        component_columns = of_components(self.settings)
+        return {**component_columns, **OF_ENGINE, **TRACED, **epsilon, **self.evaluator.columns}
 
     @property
     def last_round(self) -> int:

@@ -89,7 +89,7 @@ def identity_of(
         CUT: _of_cut(federation.local_test),
         "client indices": _of_indices(without_cut(federation.client_indices)),
         "decoded samples": arrays_digest(
-            bytes_of(part) for each in shown for part in (each.x, each.y)
+            bytes_of(part) for batch in shown for part in (batch.x, batch.y)
         ),
         "network": hashlib.sha256(repr(layout).encode()).hexdigest(),
         "torch's default dtype": str(torch.get_default_dtype()).removeprefix("torch."),
@@ -107,8 +107,8 @@ def identity_of(
 def _files(settings: Settings) -> dict[str, Path]:
     """Return the tables of clients that settings name, by setting."""
     weights = weights_file(settings.weighting)
-    own = {} if weights is None else {"weighting": weights}
-    return {**settings.clock.files(), **own}
+    weights_files = {} if weights is None else {"weighting": weights}
+    return {**settings.clock.files(), **weights_files}
 
 
 def with_environments(
@@ -116,7 +116,7 @@ def with_environments(
 ) -> dict[str, Any]:
     """Return an identity that includes the distinct environments of actors and driver."""
     known = [*identity.get(ENVIRONMENTS, ())]
-    known += [each for each in _environments(actors) if each not in known]
+    known += [facts for facts in _environments(actors) if facts not in known]
     return {**identity, ENVIRONMENTS: known}
 
 
@@ -168,7 +168,7 @@ def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> l
     parts = []
     for name, value in identity.items():
         before = sealed.get(name) if sealed else value
-        unknown = [each for each in (value, before) if str(each).startswith(NOT_COMPARABLE)]
+        unknown = [side for side in (value, before) if str(side).startswith(NOT_COMPARABLE)]
         if unknown:
             parts.append(f"{name} {unknown[0]}")
         elif before != value:
@@ -184,7 +184,7 @@ def not_comparable(identity: Mapping[str, Any]) -> list[str]:
 def _environments(actors: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     driver = {"environment": environment(torch.device("cpu"))}  # some methods compute in it
     distinct = by_environment([*actors, driver])
-    return [{key: value for key, value in each.items() if key != "nodes"} for each in distinct]
+    return [{key: value for key, value in facts.items() if key != "nodes"} for facts in distinct]
 
 
 def _of_split(split: Split | Path) -> str:
@@ -208,8 +208,12 @@ def _of_cut(local_test: LocalTest | None) -> str:
 
 def code_of_components(settings: Settings) -> str:
     """Return the digest of components that no file defines; those in files are sealed as files."""
-    own = [*_components(settings), settings.local.build_optimizer()]
-    classes = {each.title: type(each) for each in own if type(each).__module__ == "__main__"}
+    components = [*_components(settings), settings.local.build_optimizer()]
+    classes = {
+        component.title: type(component)
+        for component in components
+        if type(component).__module__ == "__main__"
+    }
     return _of_code(digest_of, classes, "the components") if classes else NO_CLASSES
 
 
@@ -239,8 +243,8 @@ def _of_indices(indices: ClientIndices) -> str:
         return arrays_digest([indices.offsets, indices.indices])
     sizes = indices.sizes
     clients = np.linspace(0, len(sizes) - 1, SAMPLED_CLIENTS).astype(np.int64)
-    own = (indices[client] for client in np.unique(clients).tolist())
-    return arrays_digest([sizes[:1] if sizes.strides == (0,) else sizes, *own])
+    sampled_indices = (indices[client] for client in np.unique(clients).tolist())
+    return arrays_digest([sizes[:1] if sizes.strides == (0,) else sizes, *sampled_indices])
 
 
 def _short(value: object) -> str:

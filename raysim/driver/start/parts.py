@@ -40,7 +40,7 @@ class RunParts:
             SettingsError: the round fails.
         """
         before, note = self.initial, Listener().note
-        given = (self.settings, self.network, before)
-        now = round_inputs(*given, sizes=self.sizes, note=note, cohort=(0,))
+        arguments = (self.settings, self.network, before)
+        now = round_inputs(*arguments, sizes=self.sizes, note=note, cohort=(0,))
         with closing(passes_of(self.settings, now, before.state)) as passes:
             return next(passes, None)

@@ -142,8 +142,8 @@ def check_same_components(run_dir: RunDirectory, settings: Settings) -> None:
     Raises:
         RunError: the code differs, or cannot be compared.
     """
-    own = {CODE_OF_COMPONENTS: code_of_components(settings)}
-    parts = differing_parts(Checkpoints(run_dir.checkpoints).identity(), own)
+    identity = {CODE_OF_COMPONENTS: code_of_components(settings)}
+    parts = differing_parts(Checkpoints(run_dir.checkpoints).identity(), identity)
     _refuse(run_dir, "a finished run with other components", parts)
 
 
@@ -213,7 +213,7 @@ def check_unchanged(
         RunError: they change another setting; the message says how to start a new run with them.
     """
     if difference := difference_from(recorded, settings, grows=any(map(may_grow, overrides))):
-        words = " ".join(override_text(*each) for each in overrides.items())
+        words = " ".join(override_text(*override) for override in overrides.items())
         again = f"type: raysim run {path / 'config.json'} {words} out=none"
         if own_task:
             again = "call raysim.run with them and another `out`"

@@ -218,8 +218,8 @@ def _with_test_samples(
         settings.aggregation.root_samples, settings.seed, settings.participants
     )
     federation = federation.with_local_test(settings)
-    new, own = settings.participants.new, federation.local_test
-    if len(new) and own and not own.indices.sizes[new].any():
+    new, local_test = settings.participants.new, federation.local_test
+    if len(new) and local_test and not local_test.indices.sizes[new].any():
         note(
             f"evaluation.new_clients={settings.evaluation.new_clients}: none of these {len(new)}"
             " clients has samples to be tested on; the columns new_... are left out"
@@ -266,8 +266,10 @@ def notes_on(parts: RunParts) -> Iterator[str]:
     if type(settings.selection).notes is Selection.notes:
         return
     aggregation = settings.aggregation
-    own = aggregation.weights or (parts.first and parts.first.weighting)
-    weighting: Any = "uniform" if aggregation.sees_updates else own or settings.weighting
+    component_weighting = aggregation.weights or (parts.first and parts.first.weighting)
+    weighting: Any = (
+        "uniform" if aggregation.sees_updates else component_weighting or settings.weighting
+    )
     selection, samples = settings.selection, settings.participants.of(parts.sizes)
     lines = call(selection, Selection.notes, samples, settings.cohort_size, weighting)
     yield from _lines(selection, lines)

@@ -87,8 +87,8 @@ def _check_steps(aggregation: Aggregation, cohort: int) -> None:
         updates = replace(updates, root=differences.mean(dim=0))
     arrived = ArrivedUpdates(clients, clients + 1, np.full(cohort, 1 / cohort))
     if aggregation.measures:
-        found = torch.from_numpy(measured(aggregation, updates))
-        arrived = replace(arrived, measured=found)
+        numbers = torch.from_numpy(measured(aggregation, updates))
+        arrived = replace(arrived, measured=numbers)
     plan = decided(aggregation, arrived)
     if plan.weights is not None:
         updates = replace(updates, weights=plan.weights.double())

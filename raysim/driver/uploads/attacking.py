@@ -108,23 +108,25 @@ def _attacked_by(settings: Settings, bad: Integers, log: RoundLog, dispatch: Dis
     attack, bases = settings.attack, dispatch.moved_from
     if not attack.acts:
         return dispatch
-    own = frozenset(np.intersect1d(bad, np.asarray(dispatch.clients)).tolist())
-    replaces = bool(attack.changes_uploads and own and bases)
-    if attack.knows_updates and own:
+    attacked = frozenset(np.intersect1d(bad, np.asarray(dispatch.clients)).tolist())
+    replaces = bool(attack.changes_uploads and attacked and bases)
+    if attack.knows_updates and attacked:
         dispatch = replace(dispatch, stored_groups=bases)
     return dispatch.with_step(
         UploadStep(
             after=(
-                partial(_send, attack=attack, bad=own, bases=bases, clients=len(dispatch.clients))
+                partial(
+                    _send, attack=attack, bad=attacked, bases=bases, clients=len(dispatch.clients)
+                )
                 if replaces
                 else None
             ),
             server=partial(_received, settings.aggregation, log),
-            samples=partial(_samples, attack=attack, bad=own, seed=settings.seed)
+            samples=partial(_samples, attack=attack, bad=attacked, seed=settings.seed)
             if attack.changes_samples
             else None,
-            columns=partial(_columns, own),
-            forge=partial(_forger, attack, own) if attack.knows_updates and own else None,
+            columns=partial(_columns, attacked),
+            forge=partial(_forger, attack, attacked) if attack.knows_updates and attacked else None,
         )
     )
 
@@ -175,8 +177,8 @@ class Forgery:
         """
         rows, bad = updates.differences, torch.from_numpy(self.bad)
         vectors = self.vectors[:, block * BLOCK : (block + 1) * BLOCK]
-        given = (torch.from_numpy(self.decided.copy()), torch.from_numpy(vectors.copy()))
-        known = KnownUpdates(rows[~bad], rows[bad], *given)
+        arguments = (torch.from_numpy(self.decided.copy()), torch.from_numpy(vectors.copy()))
+        known = KnownUpdates(rows[~bad], rows[bad], *arguments)
         return finite(self.attack, hook.__name__, call(self.attack, hook, known))
 
 
@@ -232,8 +234,9 @@ def poisoned(attack: Attack, data: Batch, classes: int, draws: torch.Generator) 
     Raises:
         SettingsError: the attack fails, or returns other shapes or invalid labels.
     """
-    own = data._replace(x=data.x.clone(), y=data.y.clone())  # other clients and rounds share them
-    bad = call(attack, Attack.poison, own, classes, draws)
+    # Other clients and rounds share the samples.
+    own_copy = data._replace(x=data.x.clone(), y=data.y.clone())
+    bad = call(attack, Attack.poison, own_copy, classes, draws)
     if attack.needs_classes and len(wrong := bad.y[(bad.y < 0) | (bad.y >= classes)]):
         raise SettingsError(
             f"{called(attack)}: gives samples the label {int(wrong[0])}; labels must be 0 to"

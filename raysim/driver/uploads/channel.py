@@ -104,8 +104,8 @@ class Channel:
         for name, stage in stages:
             source = partial(owned_generator, self.settings.seed, f"channel/{name}", places)
             seen_by = partial(as_seen, self.settings, self.stages.get(name, stage))
-            own = (self.now.number, self.now.cohort, self.now.clients)
-            received = seen_by(Received(*own, source, self.settings.expected_cohort))
+            of_round = (self.now.number, self.now.cohort, self.now.clients)
+            received = seen_by(Received(*of_round, source, self.settings.expected_cohort))
             of_own = of_stage(name, reduced.scalars)
             for_stage = seen_by(replace(reduced, means=means, scalars=of_own))
             seen = replace(for_stage, means=_copies(means))  # `update` gets the means before
@@ -124,7 +124,9 @@ class Channel:
         state, metrics = updated_by(stage, received, reduced)
         if state:
             self.states[name] = state
-        others = [each for owner, names in self._metrics.items() if owner != name for each in names]
+        others = [
+            metric for owner, names in self._metrics.items() if owner != name for metric in names
+        ]
         check_metrics(metrics, others, called(stage))
         self._metrics[name] = metrics
 

@@ -46,7 +46,8 @@ def with_parts(
     added = (*groups, *(["own_test"] if personal else []))
     sent = {**dispatch.personal}
     sent |= {
-        client: {**dispatch.personal.get(client, {}), **own} for client, own in personal.items()
+        client: {**dispatch.personal.get(client, {}), **client_groups}
+        for client, client_groups in personal.items()
     }
     bytes_down = dispatch.received_bytes(dispatch.clients, dispatch.frozen).tolist()
     received = dict(zip(dispatch.clients, bytes_down, strict=True))

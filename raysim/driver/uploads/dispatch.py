@@ -102,8 +102,8 @@ class Dispatch(Pass):
 
     def columns(self, clients: Integers) -> Columns:
         """Return the steps' columns of `clients.parquet` for clients [n]."""
-        found = [step.columns(clients) for step in self.steps if step.columns]
-        return {name: values for columns in found for name, values in columns.items()}
+        step_columns = [step.columns(clients) for step in self.steps if step.columns]
+        return {name: values for columns in step_columns for name, values in columns.items()}
 
     def forger(
         self,
@@ -132,7 +132,7 @@ class Dispatch(Pass):
 
 
 def _parts(pass_: Pass) -> dict[str, Any]:
-    return {each.name: getattr(pass_, each.name) for each in fields(Pass)}
+    return {part.name: getattr(pass_, part.name) for part in fields(Pass)}
 
 
 def _through(

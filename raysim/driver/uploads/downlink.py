@@ -217,5 +217,5 @@ def _layout(tensors: Tensors) -> Layout:
     return Layout.of(flatten({MODEL: dict(sorted(tensors.items()))}))
 
 
-def _not_here(*given: Any, **options: Any) -> Any:
+def _not_here(*arguments: Any, **options: Any) -> Any:
     raise SettingsError("a stage of the down-link must not run the network")

@@ -91,7 +91,7 @@ class KeptUpdates:
             RunError: clients kept different tensors, or the updates cannot be aggregated.
             SettingsError: too few updates have arrived, or the aggregation fails.
         """
-        layouts = {each.layout for each in kept.values()}
+        layouts = {update.layout for update in kept.values()}
         if len(layouts) > 1 or len(kept) < len(arrived.clients):
             raise RunError(f"round {self.number + 1}: clients uploaded different tensors")
         layout = layouts.pop()
@@ -116,8 +116,8 @@ class KeptUpdates:
             weights = plan.weights.detach().double().numpy()
             message = replace(message, weights=weights)
         blocks: list[Item] = [(block,) for block in range(blocks_of(len(start)))]
-        found = self._called("aggregate", message, blocks)
-        aggregate = np.concatenate([found[block] for block in blocks], axis=-1)
+        aggregates = self._called("aggregate", message, blocks)
+        aggregate = np.concatenate([aggregates[block] for block in blocks], axis=-1)
         if forger and aggregate.ndim > 1:
             self.last = {**self.last, **forger.state(aggregate[1:])}
             aggregate = aggregate[0]
@@ -137,8 +137,10 @@ class KeptUpdates:
         blocks = range(blocks_of(len(message.start)))
         size = -(-len(blocks) // SPANS)
         spans = [tuple(blocks[at : at + size]) for at in range(0, len(blocks), size)]
-        found = self._called("measure", message, spans)
-        total: Floats = sum((found[span] for span in spans[1:]), start=found[spans[0]])
+        measurements = self._called("measure", message, spans)
+        total: Floats = sum(
+            (measurements[span] for span in spans[1:]), start=measurements[spans[0]]
+        )
         return total
 
     def _called(
@@ -209,8 +211,8 @@ class KeptUpdates:
         others = {k: v for k, v in self.last.items() if not k.startswith(f"{pass_number}/")}
         sizes = _sizes(layout)
         parts = np.split(aggregate, np.cumsum([size for _, size in sizes])[:-1])
-        own = (f"{pass_number}/{name}" for name, _ in sizes)
-        self.last = {**others, **dict(zip(own, parts, strict=True))}
+        names = (f"{pass_number}/{name}" for name, _ in sizes)
+        self.last = {**others, **dict(zip(names, parts, strict=True))}
 
 
 def root_pass(dispatch: Dispatch) -> Dispatch:

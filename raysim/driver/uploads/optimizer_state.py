@@ -29,5 +29,7 @@ def with_kept_optimizers(runner: RoundRunner, dispatch: Dispatch) -> Dispatch:
 
 def _keeping(pass_number: int, view: View, trained: Trained, upload: Upload) -> Upload:
     """Return the upload with the optimizer's state in the client's state."""
-    kept = {optimizer_group(pass_number, slot): own for slot, own in trained.optimizer.items()}
+    kept = {
+        optimizer_group(pass_number, slot): tensors for slot, tensors in trained.optimizer.items()
+    }
     return replace(upload, state={**upload.state, **kept})

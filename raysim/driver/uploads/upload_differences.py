@@ -32,8 +32,8 @@ def send_changed(
     )
     if not differences.changes:
         return upload
-    given = Upload(sums=differences.changes, samples=len(trained.samples.y))
-    changes, others = change(view, upload, given, differences.layout)
+    difference_upload = Upload(sums=differences.changes, samples=len(trained.samples.y))
+    changes, others = change(view, upload, difference_upload, differences.layout)
     sums, dtypes = differences.with_changes(changes)
     # A tensor that an earlier step changed keeps the dtype from before that step.
     return replace(upload, sums=sums, dtypes={**dtypes, **upload.dtypes}, **others)

@@ -169,8 +169,8 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     whole = isinstance(recorded, dict) and all(
-        isinstance(each, dict) and {name: type(value) for name, value in each.items()} == KINDS
-        for each in recorded.values()
+        isinstance(run, dict) and {name: type(value) for name, value in run.items()} == KINDS
+        for run in recorded.values()
     )
     return recorded if whole else {}
 

@@ -34,8 +34,10 @@ def check_labels(federation: Federation, outputs: int) -> None:
         DataError: targets are not class numbers, or one exceeds the outputs.
     """
     classes = max(outputs, 2)  # one output tells two classes apart
-    own = federation.local_test.samples if federation.local_test else None
-    splits = {"train": federation.train, "test": federation.test} | ({"local": own} if own else {})
+    local = federation.local_test.samples if federation.local_test else None
+    splits = {"train": federation.train, "test": federation.test} | (
+        {"local": local} if local else {}
+    )
     targets = {name: open_samples(split).y for name, split in splits.items()}
     for name, y in targets.items():
         split = splits[name]
@@ -175,8 +177,8 @@ def check_without_test(settings: Settings) -> None:
     }
     for setting, needed in needs.items():
         if needed:
-            given = "give Task.test, or a dataset that has one"
-            lacking = given if settings.evaluation.test else "use evaluation.test=true"
+            advice = "give Task.test, or a dataset that has one"
+            lacking = advice if settings.evaluation.test else "use evaluation.test=true"
             raise SettingsError(f"{setting}: needs a test set; {lacking}, or leave it out")
 
 
