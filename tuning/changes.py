@@ -66,7 +66,7 @@ def has_words(only: Sequence[str], text: str) -> bool:
     Words are whole: `iid` is not in `noniid`, nor `E=1` in `E=10`.
     """
     part = r"[\w.=&'-]"
-    words = [word.strip() for each in only for word in each.split(",")]
+    words = [word.strip() for option in only for word in option.split(",")]
     return all(
         re.search(rf"(?<!{part}){re.escape(word)}(?!{part})", text, re.IGNORECASE) for word in words
     )
@@ -74,5 +74,7 @@ def has_words(only: Sequence[str], text: str) -> bool:
 
 def changed_settings(overrides: Mapping[str, Any]) -> list[str]:
     """Return the note about overrides; empty if they change no result."""
-    changed = [override_text(*each) for each in overrides.items() if decides_result(each[0])]
+    changed = [
+        override_text(*override) for override in overrides.items() if decides_result(override[0])
+    ]
     return [f"Settings changed for all runs: {', '.join(changed)}."] if changed else []

@@ -171,8 +171,8 @@ class StudyFolder:
 
     def _numbers(self) -> list[int]:
         """Return the numbers of the trials that have a folder."""
-        found = self.trial(0).parent.glob("[0-9]*")
-        return [int(path.name) for path in found if path.is_dir()]
+        folders = self.trial(0).parent.glob("[0-9]*")
+        return [int(path.name) for path in folders if path.is_dir()]
 
     def left(self, study: optuna.Study, resolved: ResolvedStudy) -> list[dict[str, Any] | None]:
         """Return the parameters of trials with runs in the folder, but not in the study's storage.

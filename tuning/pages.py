@@ -25,8 +25,8 @@ def page(name: str) -> RenderableType:
     if name:
         return _study(name)
     table = Table("name", "description", title="studies", title_justify="left", box=None)
-    for each, study in STUDIES.items():
-        table.add_row(each, study.table.about)
+    for study_name, study in STUDIES.items():
+        table.add_row(study_name, study.table.about)
     return table
 
 

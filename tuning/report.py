@@ -177,7 +177,7 @@ def _search_in_words(search: Search, trials: Sequence[FrozenTrial]) -> list[tupl
         "runs of a trial": f"{options.seeds} seeds, judged by {by}" if options.seeds > 1 else "1",
         "constraints": ", ".join(f"{k} at most {v:g}" for k, v in options.constraints.items()),
         "first trials": "; ".join(
-            " ".join(override_text(*each) for each in first.items())
+            " ".join(override_text(*setting) for setting in first.items())
             for first in search.resolved.first
         ),
     }
@@ -198,8 +198,8 @@ def _space(search: Search) -> Grid:
             Entry(format_range(values)),
             Entry(
                 ", ".join(
-                    f"{parent}={alternatives(each)}"
-                    for parent, each in space.conditions.get(key, {}).items()
+                    f"{parent}={alternatives(parent_values)}"
+                    for parent, parent_values in space.conditions.get(key, {}).items()
                 )
                 or "always"
             ),

@@ -76,7 +76,7 @@ def _draw(plan: FigurePlan, runs: Runs, folder: RunsFolder, line: Callable[[str]
     failed = {label: runs.failed[run] for label, run in plan.runs.items() if run in runs.failed}
     drawn = {run.name: run for run in figure.runs if run.drawn and run.name in plan.runs}
     tables: dict[str, Mapping[str, Any]] = {}
-    for label in (each for each in drawn if each not in failed):
+    for label in (name for name in drawn if name not in failed):
         try:
             tables[label] = columns(folder.path_of(plan.runs[label]), figure, drawn[label])
         except RunError as error:
@@ -104,7 +104,7 @@ def _run_notes(plan: FigurePlan, folder: RunsFolder, drawn: Iterable[str]) -> li
     for label, record in records.items():
         reference = folder.settings(plan.runs[label]).reference
         notes += [*record.notes, *reference_notes(record, reference)]
-    return notes + origin_notes({label: origins_of(each) for label, each in records.items()})
+    return notes + origin_notes({label: origins_of(record) for label, record in records.items()})
 
 
 def columns(path_of_run: Path, figure: Figure, run: FigureRun) -> dict[str, Any]:

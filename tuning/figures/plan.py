@@ -92,7 +92,9 @@ def make_plan(
     if rounds is not None:
         check_rounds(rounds, max(full.values()), f"the longest run of {name}")
         fewer = shortened(full, rounds)
-        settings = {k: each.override({"rounds": fewer[k]}) for k, each in settings.items()}
+        settings = {
+            k: run_settings.override({"rounds": fewer[k]}) for k, run_settings in settings.items()
+        }
     known: dict[str, Run] = {}
     for run in figure.runs:
         known[run.name] = Run.of(run.name, settings[run.name], known.get(run.reference))

@@ -182,8 +182,8 @@ class RunsFolder:
 
     def _difference(self, digest: str, run: Run, free: Collection[str]) -> str | None:
         """Return a setting that differs between a run and the digest's runs; None without any."""
-        own = dotted(run.settings.to_dict())
-        equal = {key: own[key] for key in ("seed", "rounds", *free) if key in own}
+        run_settings = dotted(run.settings.to_dict())
+        equal = {key: run_settings[key] for key in ("seed", "rounds", *free) if key in run_settings}
         for path in sorted(self._runs(digest).glob("seed-*")):
             with suppress(RunError):  # it failed before it began
                 recorded = RunDirectory(path).read_config()[0]

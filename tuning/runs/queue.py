@@ -148,13 +148,15 @@ class Runs(RunQueue[Run]):
         if error is None:
             outcome = self._text_of(run)
         else:  # if a reference diverges, the waiting runs fail
-            own = is_divergence(error) and run.reference not in self.failed
-            outcome = f"{'diverged' if own else 'failed'}: {error}"
+            diverged = is_divergence(error) and run.reference not in self.failed
+            outcome = f"{'diverged' if diverged else 'failed'}: {error}"
         self._line(f"{self.done}/{self._total} {run.title}: {outcome}  {seconds:.1f} s")
         self._progress(self.done, self._total)
         if error is not None:
             error = reference_failed(run, error)
-            for other in [each for each in self.waiting if each.reference == run]:
+            for other in [
+                waiting_run for waiting_run in self.waiting if waiting_run.reference == run
+            ]:
                 self.waiting.remove(other)
                 self.ended(other, Report(error=error), 0.0)
 

@@ -50,7 +50,9 @@ class Decisions:
         running = trials[trial.number]
         params, distributions = running.params, running.distributions
         anew = create_trial(state=TrialState.RUNNING, params=params, distributions=distributions)
-        copy = copied(self._study, (anew if each is running else each for each in trials))
+        copy = copied(
+            self._study, (anew if known_trial is running else known_trial for known_trial in trials)
+        )
         again, pruned = Trial(copy, trial.number), False
         for step, accuracy in sorted(running.intermediate_values.items()):
             again.report(accuracy, step)

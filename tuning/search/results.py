@@ -54,10 +54,10 @@ def combined(summaries: Sequence[Mapping[str, Any]], over_seeds: str) -> dict[st
     if len(summaries) == 1:
         return dict(summaries[0])
     averaged = (*(key for key in summaries[0] if key.startswith("final_")), *AVERAGED)
-    known = [key for key in averaged if all(_is_number(each.get(key)) for each in summaries)]
-    means = {key: mean(each[key] for each in summaries) for key in known}
+    known = [key for key in averaged if all(_is_number(summary.get(key)) for summary in summaries)]
+    means = {key: mean(summary[key] for summary in summaries) for key in known}
     if over_seeds == "lower":
-        spread = stdev(each["final_holdout_accuracy"] for each in summaries)
+        spread = stdev(summary["final_holdout_accuracy"] for summary in summaries)
         means["final_holdout_accuracy"] -= spread / math.sqrt(len(summaries))
     return means
 
@@ -80,8 +80,8 @@ def reported(
         known = {n: c for n, c in columns.items() if summary.get(final_name(c)) is not None}
         scores.append(score := main_score(known))
         values.append(score and summary[final_name(score)])
-    found = sorted(filter(None, scores), key=lambda c: not (c.scored and c.scored.model))
-    return found[0] if found else NO_SCORE, values
+    main_scores = sorted(filter(None, scores), key=lambda c: not (c.scored and c.scored.model))
+    return main_scores[0] if main_scores else NO_SCORE, values
 
 
 def _is_number(value: Any) -> bool:

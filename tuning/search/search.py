@@ -253,8 +253,8 @@ class Search:
         for trial in left:
             self._complete_draw(trial)
         trials = [Trial(self.study, trial._trial_id) for trial in left]
-        for each in trials:
-            each.set_user_attr(TUNER, self.tuner)
+        for running_trial in trials:
+            running_trial.set_user_attr(TUNER, self.tuner)
         return trials
 
     def _complete_draw(self, trial: FrozenTrial) -> None:

@@ -170,7 +170,7 @@ class SlotPool(Generic[R]):
 
     def release(self, run: R, paused: bool) -> None:
         """Free the slot of an ended run; a paused one ends, and can be resumed."""
-        slot = next(each for each in self._slots if each.run == run)
+        slot = next(candidate for candidate in self._slots if candidate.run == run)
         self._usage.run_ended()
         slot.run = None
         if paused:

@@ -73,7 +73,7 @@ def machine_failure(error: BaseException) -> str | None:
     Of several in a chain it is the earliest: later ones advise to resume the run alone.
     """
     chain = causes(error)
-    if failures := [each for each in chain if isinstance(each, MachineError)]:
+    if failures := [cause for cause in chain if isinstance(cause, MachineError)]:
         return str(failures[-1])
     return error_line(error) if any(map(_is_of_the_machine, chain)) else None
 

@@ -58,8 +58,8 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 def _curve(rows: Iterable[Mapping[str, Any]]) -> dict[int, float]:
     """Return the accuracy of deployed models on held-out samples by evaluated round."""
     shared = HOLDOUT._replace(score=ACCURACY.name)
-    own = shared._replace(model=PERSONAL)
-    accuracies = {row["round"]: row.get(own.name, row.get(shared.name)) for row in rows}
+    personal = shared._replace(model=PERSONAL)
+    accuracies = {row["round"]: row.get(personal.name, row.get(shared.name)) for row in rows}
     return {number: value for number, value in accuracies.items() if value is not None}
 
 
@@ -136,7 +136,7 @@ def _failure(error: Exception) -> Report:
     Raises:
         NodeLostError: the slot's node is lost, and the run with it.
     """
-    if lost := [each for each in causes(error) if isinstance(each, NodeLostError)]:
+    if lost := [cause for cause in causes(error) if isinstance(cause, NodeLostError)]:
         raise lost[0]
     machine = machine_failure(error)
     return Report(error=None if machine else error_line(error), machine_error=machine)

@@ -35,8 +35,8 @@ def read_study(path: Path, table: Mapping[str, Any] | None = None) -> Study:
     """
     values = settings_of_file(path, read_file(path))
     check_plain(values)
-    own = values.pop("study", None)
-    table = own if table is None else table
+    file_table = values.pop("study", None)
+    table = file_table if table is None else table
     if not isinstance(table, Mapping):
         raise SettingsError(f"{path}: has no table [study]; `raysim list studies NAME` shows one")
     return Study(read_table(table), str(path), changes_of(values))

@@ -60,7 +60,7 @@ def read_space(
     if not ranges:
         left = f"conditions of {', '.join(searched)} do not hold" if searched else "all are fixed"
         raise SettingsError(f"{', '.join(entries)}: leave at least one to search; {left}")
-    return Space(ranges, {key: own for key, own in conditions.items() if own})
+    return Space(ranges, {key: condition for key, condition in conditions.items() if condition})
 
 
 def read_first(
@@ -84,8 +84,8 @@ def read_first(
     first = []
     for number, trial in enumerate(trials):
         name = f"study.first.{number}"
-        given = {key: or_none(value) for key, value in dotted(trial).items()}
-        values = {key: value for key, value in given.items() if key not in unsearched}
+        trial_values = {key: or_none(value) for key, value in dotted(trial).items()}
+        values = {key: value for key, value in trial_values.items() if key not in unsearched}
         for key in values:
             if key not in space:
                 raise SettingsError(f"{name}.{key}: is not searched; {suggest(key, list(space))}")

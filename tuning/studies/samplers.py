@@ -73,7 +73,7 @@ def check_options(
             hint = suggest(key, sorted(allowed)) if allowed else "it has none"
             raise SettingsError(f"study.{kind}.{visible(key)}: no such option of {name}; {hint}")
         kinds = allowed[key].split(" | ")
-        if not any(_is_of(value, each) for each in kinds):
+        if not any(_is_of(value, kind_name) for kind_name in kinds):
             raise SettingsError(
                 f"study.{kind}.{key}={visible(str(value))}: must be {' or '.join(kinds)} with"
                 f" {kind}={name}"
@@ -92,8 +92,8 @@ def _parameters(kind: type[Any]) -> dict[str, str]:
     """Return the possible options in a file for one of Optuna's classes, with their types."""
     types = {}
     for name, parameter in inspect.signature(kind.__init__).parameters.items():
-        given = parameter.annotation
-        annotation = given.strip("'") if isinstance(given, str) else getattr(given, "__name__", "")
+        hint = parameter.annotation
+        annotation = hint.strip("'") if isinstance(hint, str) else getattr(hint, "__name__", "")
         plain = set(annotation.split(" | ")) <= {*KINDS}
         if plain and name not in {"seed", *DEPRECATED} and not name.startswith("warn_"):
             types[name] = annotation
@@ -271,8 +271,8 @@ class SearchOptions:
         return self._build_pruner(options)
 
     def _build_pruner(self, defaults: Mapping[str, Any]) -> BasePruner:
-        given = self.pruner_options
-        return _build("pruner", self.pruner, PRUNERS[self.pruner], {**defaults, **given}, given)
+        options = self.pruner_options
+        return _build("pruner", self.pruner, PRUNERS[self.pruner], {**defaults, **options}, options)
 
     def build_sampler(self, seed: int, number: int, common: Mapping[str, Range]) -> BaseSampler:
         """Return the sampler of one trial.

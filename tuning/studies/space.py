@@ -75,7 +75,9 @@ class Space(Mapping[str, Range]):
         self, values: Mapping[str, Any], points: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Return values, with missing ones from the first fitting point."""
-        point = next((each for each in points if each.items() >= values.items()), points[0])
+        point = next(
+            (candidate for candidate in points if candidate.items() >= values.items()), points[0]
+        )
         completed: dict[str, Any] = {}
         for key in self:
             if self.is_active(key, completed) and (key in values or key in point):

@@ -58,14 +58,16 @@ class QuasiMonteCarlo(QMCSampler):
         point = super().sample_relative(study, trial, {**self._point})
         drawn = {key: point[key] for key in self._common}
         trials = study.get_trials(deepcopy=False)
-        tried = [each.params for each in trials if each.number < trial.number]
+        tried = [
+            earlier_trial.params for earlier_trial in trials if earlier_trial.number < trial.number
+        ]
         real = any(isinstance(values, FloatDistribution) for values in self._common.values())
         if real or drawn not in tried:
             return drawn
         most = len(tried) + 1  # of so many points, one was not tried
         points = product(*(grid_points(values)[:most] for values in self._common.values()))
         untried = (dict(zip(self._common, point, strict=True)) for point in points)
-        return next((each for each in untried if each not in tried), drawn)
+        return next((candidate for candidate in untried if candidate not in tried), drawn)
 
     def _find_sample_id(self, study: optuna.Study, search_space: Any) -> int:
         return self._number

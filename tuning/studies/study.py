@@ -59,12 +59,12 @@ class Study:
     Attributes:
         table: The table `[study]`.
         source: A preset, the path of a settings file, or settings.
-        given: Settings of the file itself, by dotted key.
+        file_settings: Settings of the file itself, by dotted key.
     """
 
     table: StudyTable
     source: str | raysim.Settings
-    given: Mapping[str, Any] = field(default_factory=dict)
+    file_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def options(
         self,
@@ -127,7 +127,7 @@ class Study:
             settings = raysim.load_config(source, overrides)
         else:
             settings = source.override(overrides)
-        keys = {*self.given, *overrides}
+        keys = {*self.file_settings, *overrides}
         defaults: dict[str, Any] = {"target_accuracy": None}
         if not settings.evaluation.holdout:
             defaults["evaluation.holdout"] = HOLDOUT

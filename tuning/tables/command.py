@@ -65,7 +65,7 @@ def run_table(
             a run or a search failed, other than by divergence, after the others have ended.
     """
     resume = next_step(table)
-    results, work = TableResults(planner(table), folder_of(table, out)), RunCost()
+    results, cost = TableResults(planner(table), folder_of(table, out)), RunCost()
     plan, folder = results.plan, results.folder
     plan.check_data()
     tune = read_tune(table.tune) if table.tune else None
@@ -73,12 +73,12 @@ def run_table(
     with hinting(resume), removed_if_refused(out), folder.lock():
         if tune:
             searched = to_search(plan, tune)
-            queue_of(results, work, line).check()
+            queue_of(results, cost, line).check()
             table, chosen = tuned(table, tune, searched, out=out, jobs=jobs, line=line)
             results = TableResults(planner(table), folder)
             plan = results.plan
         folder.enter(plan.labels, [cell.label for cell in plan.chosen], results.searched)
-        runs = queue_of(results, work, line, progress=progress)
+        runs = queue_of(results, cost, line, progress=progress)
         runs.check()
         folder.seal()
         runs.run(jobs)
@@ -137,7 +137,7 @@ def dry_run(
     Raises:
         RaysimError: an option, a setting, the data or the folder does not allow the table.
     """
-    results, work = TableResults(planner(table), folder_of(table, out)), RunCost()
+    results, cost = TableResults(planner(table), folder_of(table, out)), RunCost()
     plan = results.plan
     plan.check_data()
     tune = read_tune(table.tune) if table.tune else None
@@ -145,19 +145,19 @@ def dry_run(
     line = partial(print_line, console)
     if tune:
         line(f"{budget(tune, to_search(plan, tune))}; the estimate leaves the trials out")
-    runs = queue_of(results, work, line)
+    runs = queue_of(results, cost, line)
     runs.check()
     slots = count_slots(plan.first_runs[0].settings, jobs)
     firsts = {run.digest: run for run in plan.first_runs}
     left = [firsts[run.digest] for run in runs.waiting]
-    estimates = {run: _estimate(work, run) for run in plan.first_runs}
-    print_table(console, _runs(plan, left, work, estimates))
+    estimates = {run: _estimate(cost, run) for run in plan.first_runs}
+    print_table(console, _runs(plan, left, cost, estimates))
     runs.started(slots)
     for run in dict.fromkeys(left):
         if isinstance(error := estimates[run], str):
             line(f"{run.label}: no estimate: {error}; the one below leaves it out")
     known = [seconds for run in left if isinstance(seconds := estimates[run], float)]
-    steps = sum(work.sample_steps(run.settings) for run in left)
+    steps = sum(cost.sample_steps(run.settings) for run in left)
     took = in_fitting_unit(time_in_slots(known, slots), "s")
     line(
         f"{steps:.3g} sample-steps; estimate: {took} on {slots} slots, from a few rounds measured"

@@ -31,8 +31,8 @@ def write_page(results: TableResults, table: PaperTable, chosen: Sequence[Chosen
     if not (panels := _panels(results)):
         raise SettingsError("no run has begun")
     tuning = _tuning(chosen) if chosen else None
-    drawn = {each.title: each.curve for each in chosen if each.curve}
-    objective = next((each.objective for each in chosen if each.curve), "")
+    drawn = {choice.title: choice.curve for choice in chosen if choice.curve}
+    objective = next((choice.objective for choice in chosen if choice.curve), "")
     searches = [charts.searches(drawn, OBJECTIVES[objective])] if drawn else []
     text = report.report(
         panels,

@@ -51,7 +51,7 @@ def make_plan(
     table = replace(table, cells=cells, overrides=overrides or {}, full_seeds=len(table.seeds))
     fixed = {"reference": f"the row {table.reference_row}"} if table.reference_row else {}
     check_overrides("table", table.overrides, fixed | _made_by_rows(table))
-    resolved = [each for cell in cells if (each := _resolved(table, cell))]
+    resolved = [resolved_cell for cell in cells if (resolved_cell := _resolved(table, cell))]
     if not any(cell.chosen for cell in resolved):
         raise SettingsError(
             f"--only={visible(','.join(only))}: no cell of {table.name} has all these words"
@@ -63,8 +63,8 @@ def make_plan(
         full = max(cell.full_rounds for cell in resolved if cell.column in columns)
         check_rounds(rounds, full, f"the longest run of {table.name} in these columns")
         resolved = _shortened(resolved, rounds)
-    found = tuple(_with_analyses(table, resolved))
-    return replace(table, cells=found, seeds=seeds or table.seeds)
+    final_cells = tuple(_with_analyses(table, resolved))
+    return replace(table, cells=final_cells, seeds=seeds or table.seeds)
 
 
 def _made_by_rows(table: PaperTable) -> dict[str, str]:
@@ -79,13 +79,14 @@ def _made_by_rows(table: PaperTable) -> dict[str, str]:
         key.rsplit(".", depth)[0] for key in keys_of_rows for depth in range(key.count(".") + 1)
     }
     named = {
-        key: {each for each in made if f"{each}.".startswith(f"{key}.")} for key in table.overrides
+        key: {made_key for made_key in made if f"{made_key}.".startswith(f"{key}.")}
+        for key in table.overrides
     }
     if not any(named.values()):
         return {}
     values: dict[tuple[str, ...], set[str]] = {}
     chosen = {cell.column for cell in table.cells if cell.chosen}
-    for cell in (each for each in table.cells if each.column in chosen):
+    for cell in (candidate for candidate in table.cells if candidate.column in chosen):
         settings = canonical(cell.resolve().to_dict())
         for key in made & settings.keys():
             of_method = key.startswith("method.") and key != "method.name"
@@ -117,9 +118,13 @@ def _at_fault(table: PaperTable, cell: PaperCell, error: str) -> str:
 
     If all cells of both have the error, the command or every cell causes it.
     """
-    chosen = [each for each in table.cells if each.chosen]
+    chosen = [chosen_cell for chosen_cell in table.cells if chosen_cell.chosen]
     in_row, in_column = (
-        all(_error(table, each) == error for each in chosen if line_of(each) == line_of(cell))
+        all(
+            _error(table, chosen_cell) == error
+            for chosen_cell in chosen
+            if line_of(chosen_cell) == line_of(cell)
+        )
         for line_of in (attrgetter("row"), attrgetter("column"))
     )
     row, column = f"row {visible(cell.row)}", f"column {visible(cell.column)}"
@@ -199,7 +204,9 @@ def _runs(
         if wanted:
             asked = [*dict.fromkeys([*settings.analysis, *wanted])]
             settings = settings.override({"analysis": asked})
-        reference = next((runs[each] for each in wanted.values() if each), None)
+        reference = next(
+            (runs[reference_run] for reference_run in wanted.values() if reference_run), None
+        )
         runs[run] = Run.of(_shared_label(table, groups[run]), settings, reference)
     return runs
 

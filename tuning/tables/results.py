@@ -157,7 +157,11 @@ class TableResults:
     def runs(self) -> list[Run]:
         """The runs of the shown cells, each after the reference of its analyses."""
         asked = [run for cell in self.cells for run in self._asked(cell)]
-        return [*dict.fromkeys(each for run in asked for each in (run.reference, run) if each)]
+        return [
+            *dict.fromkeys(
+                needed_run for run in asked for needed_run in (run.reference, run) if needed_run
+            )
+        ]
 
     def records(self) -> dict[Run, RunRecord]:
         """Return the records of the runs that have begun."""
@@ -194,8 +198,8 @@ class TableResults:
 
     def _read(self, run: Run) -> _Ended | None:
         if (error := self.folder.failure(run)) is not None:
-            own = self.folder.own_failure(run)
-            return _Ended(error=error, diverged=is_divergence(own or ""))
+            own_error = self.folder.own_failure(run)
+            return _Ended(error=error, diverged=is_divergence(own_error or ""))
         if not self.folder.is_finished(run):
             return None
         record = read_run(self.folder.path_of(run))
@@ -245,7 +249,9 @@ class TableResults:
             diverged=sum(ended.diverged for ended in runs.values()),
             failed=sum(ended.error != "" and not ended.diverged for ended in runs.values()),
             own_round=cell.run.settings.method.own_round,
-            nearest=tuple(each.nearest[metric] for each in runs.values() if metric in each.nearest),
+            nearest=tuple(
+                ended.nearest[metric] for ended in runs.values() if metric in ended.nearest
+            ),
             declared=next((e.columns[metric] for e in runs.values() if metric in e.columns), None),
         )
 
@@ -264,26 +270,26 @@ class TableResults:
         if len({_weights(cell) for cell in shown}) > 1:
             yield f"Clients weigh {_by_level(shown, _weights)}."
         asked = {run for cell in shown for run in self._asked(cell)}
-        known = {run: each for runs in ended.values() for run, each in runs.items()}
+        known = {run: end for runs in ended.values() for run, end in runs.items()}
         if waiting := len(asked - known.keys()):
             yield f"Unfinished: {waiting} of {len(asked)} runs."
         for cell in ended:
             if cell.text:
                 yield f"{cell.label}: the paper prints {cell.text!r}."
-        yield from (f"{run.title}: {each.error}" for run, each in known.items() if each.error)
-        yield from (note for each in known.values() for note in each.notes)
+        yield from (f"{run.title}: {end.error}" for run, end in known.items() if end.error)
+        yield from (note for end in known.values() for note in end.notes)
         if plan.paper is None:
-            stops = Counter(each.stopped for each in known.values() if each.stopped)
+            stops = Counter(end.stopped for end in known.values() if end.stopped)
             yield from (
                 f"Stopped by {by}: {stopped} of {len(known)} runs." for by, stopped in stops.items()
             )
-        if changed := [run for run, each in known.items() if each.other_data]:
+        if changed := [run for run, end in known.items() if end.other_data]:
             first, *_ = changed
             yield (
                 f"The data has changed since {len(changed)} of {len(known)} runs, the first"
                 f" {first.title}; to run it again, delete {self.folder.path}/runs/{first.name}."
             )
-        yield from origin_notes({run.title: each.origins for run, each in known.items()})
+        yield from origin_notes({run.title: end.origins for run, end in known.items()})
 
 
 def _settings_of(cell: PaperCell, searched: Collection[str]) -> dict[str, Any]:
@@ -307,7 +313,9 @@ def _with_differences(
     """
     marked = dict(cells)
     for column in dict.fromkeys(column for _, column in cells):
-        rows = {row: given for (row, name), given in settings.items() if name == column}
+        rows = {
+            row: row_settings for (row, name), row_settings in settings.items() if name == column
+        }
         differing = differing_settings(rows, dict.fromkeys(rows, _of_rows(rows, of_every_row)))
         for row, values in differing.items():
             marked[row, column] = replace(marked[row, column], differing=values)
@@ -333,8 +341,8 @@ def _weights(cell: PaperCell) -> str:
     settings = cell.run.settings
     if settings.aggregation.sees_updates:
         return f"as in {called(settings.aggregation)}"
-    own = settings.aggregation.weights or getattr(settings.method, "weighting", None)
-    return WEIGHTS.get(own or "", WEIGHTS[settings.weighting])
+    weights = settings.aggregation.weights or getattr(settings.method, "weighting", None)
+    return WEIGHTS.get(weights or "", WEIGHTS[settings.weighting])
 
 
 def _by_level(cells: Sequence[PaperCell], text_of: Callable[[PaperCell], str]) -> str:
@@ -361,8 +369,8 @@ def _by_level(cells: Sequence[PaperCell], text_of: Callable[[PaperCell], str]) -
 
 def _exceeds_share(cell: PaperCell, cells: Sequence[PaperCell]) -> bool:
     """Return whether a cell is shortened less than the longest cell of its column."""
-    column = [each for each in cells if each.column == cell.column]
-    longest = max(column, key=lambda each: each.full_rounds)
+    column = [neighbour for neighbour in cells if neighbour.column == cell.column]
+    longest = max(column, key=lambda neighbour: neighbour.full_rounds)
     done = cell.run.settings.rounds * longest.full_rounds
     return done > longest.run.settings.rounds * cell.full_rounds
 

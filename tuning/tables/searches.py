@@ -112,9 +112,9 @@ def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
     for title, cells, settings in units:
         with _named(title):
             study, options = _study(_searchable(settings, tune.holdout), tune, ordered)
-        known_titles = {each.title for each in searched}
-        own = title if title not in known_titles else f"{title} ({cells[0].label})"
-        searched.append(Searched(own, cells, study, options))
+        known_titles = {search.title for search in searched}
+        unique_title = title if title not in known_titles else f"{title} ({cells[0].label})"
+        searched.append(Searched(unique_title, cells, study, options))
     _check_grids(tune, searched)
     return searched
 
@@ -243,14 +243,14 @@ def _study(
 
 def budget(tune: TuneTable, searched: Sequence[Searched]) -> str:
     """Return the budget of the searches in words; it is the same for all."""
-    chosen = [each for each in searched if each.is_chosen]
-    rounds = sorted({each.study.settings.rounds for each in chosen if each.study})
+    chosen = [search for search in searched if search.is_chosen]
+    rounds = sorted({search.study.settings.rounds for search in chosen if search.study})
     words = f"{tune.trials} trials of {' or '.join(map(str, rounds))} rounds"
     words += f" and {tune.seeds} seeds" if tune.seeds > 1 else ""
     if (options := searched[0].options).pruner != "none":
-        own = ", ".join(f"{key}={value}" for key, value in options.pruner_options.items())
-        words += f", pruned by {options.pruner}" + (f" ({own})" if own else "")
-    kept = {cell.run.settings.evaluation.holdout for found in chosen for cell in found.cells}
+        pruner_words = ", ".join(f"{key}={value}" for key, value in options.pruner_options.items())
+        words += f", pruned by {options.pruner}" + (f" ({pruner_words})" if pruner_words else "")
+    kept = {cell.run.settings.evaluation.holdout for search in chosen for cell in search.cells}
     on = "all" if not any(kept) else "what evaluation.holdout leaves"
     return (
         f"Tuned by {words} for each {tune.each}, judged by {tune.holdout:.0%} of each client's"

@@ -86,7 +86,7 @@ def sweep(
         RaysimError: a setting, the data or the folder does not allow it, or a run failed, after the
             others have ended.
     """
-    metrics, only = ((each,) if isinstance(each, str) else (*each,) for each in (metrics, only))
+    metrics, only = ((words,) if isinstance(words, str) else (*words,) for words in (metrics, only))
     axes = axes or {}
     settings, several = _settings_and_axes(axes)
     if twice := settings.keys() & (overrides or {}).keys():
@@ -109,9 +109,9 @@ def sweep(
             show=written.append,
             progress=view.progress,
         )
-    [found] = written
-    page = styled(html_table(grid_of(found)))
-    return Sweep(_runs_of(results, several), to_arrow(found), page)
+    [result_table] = written
+    page = styled(html_table(grid_of(result_table)))
+    return Sweep(_runs_of(results, several), to_arrow(result_table), page)
 
 
 def _settings_and_axes(axes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
@@ -146,7 +146,9 @@ def _runs_of(results: TableResults, axes: Iterable[str]) -> pa.Table:
         "run_dir": pa.array([str(record.path) for record in records.values()], pa.string()),
         "seed": pa.array([run.seed for run in records], pa.int64()),
     }
-    columns |= {key: typed_column([each.get(key) for each in settings]) for key in named}
+    columns |= {
+        key: typed_column([run_settings.get(key) for run_settings in settings]) for key in named
+    }
     for name in table.metrics:
         values = [parse_metric(name).of(r) if r.summary else None for r in records.values()]
         columns[name] = pa.array(values, pa.float64())

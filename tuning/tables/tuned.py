@@ -163,16 +163,16 @@ def tuned(
                 line(f"{budget(tune, searched)}; {left} trials left; {len(slots)} slots")
                 run_in_slots(slots, queue)
         choices = [
-            _chosen(each, folder, opened, tune.trials)
-            for each, folder in zip(searched, folders, strict=True)
+            _chosen(search, folder, opened, tune.trials)
+            for search, folder in zip(searched, folders, strict=True)
         ]
     chosen = [
-        each for each, one_search in zip(choices, searched, strict=True) if one_search.is_chosen
+        choice for choice, one_search in zip(choices, searched, strict=True) if one_search.is_chosen
     ]
-    errors = [f"{each.title}: {each.error}" for each in chosen if each.error]
+    errors = [f"{choice.title}: {choice.error}" for choice in chosen if choice.error]
     if errors and len(errors) == len(chosen):
         raise RunError(f"all trials of all rows failed; {errors[0]}; {AGAIN}")
-    notes = [f"{budget(tune, searched)}.", *(said for each in chosen for said in each.lines())]
+    notes = [f"{budget(tune, searched)}.", *(said for choice in chosen for said in choice.lines())]
     cells = _with_values(table, searched, choices)
     return replace(table, cells=cells, notes=(*table.notes, *notes)), chosen
 
@@ -182,8 +182,8 @@ def _with_values(
 ) -> tuple[PaperCell, ...]:
     """Return a table's cells with their chosen settings, without cells of failed searches."""
     by_place = {
-        cell.place: each
-        for search, each in zip(searched, choices, strict=True)
+        cell.place: choice
+        for search, choice in zip(searched, choices, strict=True)
         for cell in search.cells
     }
     chosen = [(cell, by_place.get(cell.place)) for cell in table.cells]

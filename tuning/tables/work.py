@@ -266,6 +266,6 @@ class _Stopwatch(raysim.Listener):
 def time_in_slots(seconds: Sequence[float], slots: int) -> float:
     """Return the time until all runs have ended, each in turn given to the first free slot."""
     free = [0.0] * slots
-    for each in seconds:
-        heapq.heapreplace(free, free[0] + each)
+    for run_seconds in seconds:
+        heapq.heapreplace(free, free[0] + run_seconds)
     return max(free)
