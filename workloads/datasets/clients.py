@@ -66,24 +66,29 @@ def _error_line(output: str) -> str:
     return lines[-1].strip()[:200] if lines else "no output"
 
 
-def run_client(command: list[str], work: Path, report: Callable[[int], None]) -> None:
+def run_client(command: list[str], work_folder: Path, report: Callable[[int], None]) -> None:
     """Run a client in its work folder, and report the number of bytes written.
 
     Raises:
         DataError: the client is not installed, fails, or writes nothing for STALL_SECONDS.
     """
-    environment = {**os.environ, "TMPDIR": str(work)}
-    begun, done, changed = _bytes_in(work), 0, monotonic()
+    environment = {**os.environ, "TMPDIR": str(work_folder)}
+    begun, done, changed = _bytes_in(work_folder), 0, monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         try:
             process = subprocess.Popen(
-                command, cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                cwd=work_folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         except FileNotFoundError as error:
             raise DataError(f"{command[0]} is not installed") from error
         try:
             while process.poll() is None:
-                if (written := _bytes_in(work) - begun) > done:
+                if (written := _bytes_in(work_folder) - begun) > done:
                     done, changed = written, monotonic()
                     report(done)
                 if monotonic() - changed > STALL_SECONDS:

@@ -80,7 +80,7 @@ class Femnist(Dataset):
         """
         folder = root / "femnist"
 
-        def build(work: Path) -> dict[str, Split]:
+        def build(work_folder: Path) -> dict[str, Split]:
             leaf = read_leaf(folder, "writer", self._samples, HOW, progress)
             return {**leaf.splits, "writers": Split(np.array(leaf.names), leaf.published)}
 
@@ -99,8 +99,8 @@ def _pixels(writer: User) -> npt.NDArray[np.uint8]:
     """Return the images of a writer as bytes [n, 1, 28, 28]: LEAF writes them divided by 255."""
     for number, image in enumerate(writer.x):
         if not isinstance(image, list) or len(image) != SIDE * SIDE:
-            found = f"{len(image)} values" if isinstance(image, list) else "no list"
-            raise DataError(f"{writer.where}: sample {number} has {found}, not {SIDE * SIDE}")
+            content = f"{len(image)} values" if isinstance(image, list) else "no list"
+            raise DataError(f"{writer.where}: sample {number} has {content}, not {SIDE * SIDE}")
     levels = 255 * _numbers(writer, writer.x, 2)
     nearest = np.rint(levels)
     right = (abs(levels - nearest) < 1e-3) & (nearest >= 0) & (nearest <= 255)

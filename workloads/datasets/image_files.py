@@ -73,11 +73,11 @@ def visible(folder: Path) -> list[str]:
         DataError: one is a pipe, which would be waited for, a device, or a link that leads nowhere.
     """
     with os.scandir(folder) as inside:
-        entries = [each for each in inside if not each.name.startswith(".")]
+        entries = [entry for entry in inside if not entry.name.startswith(".")]
     for entry in entries:
         if not (entry.is_file() or entry.is_dir()):
             raise DataError(f"{entry.path}: {NO_FILE}; remove it")
-    return sorted(each.name for each in entries)
+    return sorted(entry.name for entry in entries)
 
 
 def class_folders(folder: Path, classes: Sequence[str], published: str) -> ClassFolders:
@@ -195,7 +195,7 @@ class ImageFiles(Images):
         """
         folder = root / self.folder
 
-        def build(work: Path) -> dict[str, Iterator[Split]]:
+        def build(work_folder: Path) -> dict[str, Iterator[Split]]:
             return {
                 split: read_parts(
                     files,

@@ -105,8 +105,10 @@ class PublishedImages(Images):
         folder = root / self.folder
         md5s = {name: self.md5s.get(name) for names in self.files.values() for name in names}
 
-        def build(work: Path) -> dict[str, Split | Sequence[Split]]:
-            contents = obtain(folder, md5s, self.sources, work, progress, published=self.published)
+        def build(work_folder: Path) -> dict[str, Split | Sequence[Split]]:
+            contents = obtain(
+                folder, md5s, self.sources, work_folder, progress, published=self.published
+            )
             read = {split: self.read(split, folder, contents) for split in self.files}
             if not self.pooled:
                 return {**read}

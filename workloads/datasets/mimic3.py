@@ -113,7 +113,7 @@ class Mimic3(Dataset):
         """
         folder = root / "mimic3"
 
-        def build(work: Path) -> dict[str, Split]:
+        def build(work_folder: Path) -> dict[str, Split]:
             paths = _tables(folder)
             patients = _patients(paths["ADMISSIONS"], paths["PATIENTS"])
             return self._splits(patients, _drugs(paths["PRESCRIPTIONS"], patients), folder)

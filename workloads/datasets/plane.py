@@ -46,7 +46,7 @@ class Plane(Dataset):
         """Draw the samples, and write each split as an Arrow file."""
         variant = ",".join(f"{name}={value}" for name, value in self.model_dump().items())
         splits = ("train", "test")
-        return prepare_once(root / "plane", splits, lambda work: self._drawn(), progress, variant)
+        return prepare_once(root / "plane", splits, lambda folder: self._drawn(), progress, variant)
 
     def _drawn(self) -> dict[str, Split]:
         counts = {"train": self.samples, "test": self.test_samples}

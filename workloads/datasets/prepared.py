@@ -28,16 +28,16 @@ def workspace(folder: Path) -> Iterator[Path]:
     Raises:
         DataError: the folder cannot be created or written.
     """
-    work = folder / WORK
+    work_folder = folder / WORK
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            shutil.rmtree(work, ignore_errors=True)  # left over by a killed process
-            work.mkdir()
+            shutil.rmtree(work_folder, ignore_errors=True)  # left over by a killed process
+            work_folder.mkdir()
             try:
-                yield work
+                yield work_folder
             finally:
-                shutil.rmtree(work, ignore_errors=True)
+                shutil.rmtree(work_folder, ignore_errors=True)
     except OSError as error:
         raise DataError(
             f"{folder}: cannot be used ({error});"
@@ -72,16 +72,16 @@ def prepare_once(
     paths = {name: ready / f"{name}.arrow" for name in splits}
     if not _is_complete(paths.values()):
         progress(f"prepare {folder.name}", 0, len(splits))  # before anything is fetched
-        with workspace(folder) as work:
+        with workspace(folder) as work_folder:
             if not _is_complete(paths.values()):  # another process may have held the lock
-                temporary = work / "prepared"
+                temporary = work_folder / "prepared"
                 temporary.mkdir()
-                built = build(work)
+                built = build(work_folder)
                 for done, name in enumerate(splits, 1):
                     write_split(temporary / f"{name}.arrow", built[name])
                     progress(f"prepare {folder.name}", done, len(splits))
                 ready.mkdir(parents=True, exist_ok=True)  # it may hold folders of other variants
-                for path in sorted(temporary.iterdir(), key=lambda each: each.suffix == ".arrow"):
+                for path in sorted(temporary.iterdir(), key=lambda file: file.suffix == ".arrow"):
                     path.replace(ready / path.name)  # checksums first
     return paths
 

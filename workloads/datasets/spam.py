@@ -79,8 +79,8 @@ class SpamAssassin(Dataset):
         """
         folder = root / "spam-assassin"
 
-        def build(work: Path) -> dict[str, Split]:
-            contents = obtain(folder, self.md5s, self.sources, work, progress)
+        def build(work_folder: Path) -> dict[str, Split]:
+            contents = obtain(folder, self.md5s, self.sources, work_folder, progress)
             return self._splits([*mails(contents[ARCHIVE], folder / ARCHIVE)])
 
         variant = f"features-{self.features}"
@@ -95,8 +95,8 @@ class SpamAssassin(Dataset):
         frequent = sorted(counts, key=lambda word: (-counts[word], word))[: self.features]
         number = {word: place for place, word in enumerate(frequent)}
         x = np.zeros((len(texts), self.features), np.uint8)
-        for row, own in enumerate(words):
-            x[row, [number[word] for word in own if word in number]] = 1
+        for row, text_words in enumerate(words):
+            x[row, [number[word] for word in text_words if word in number]] = 1
         y = np.array([spam for spam, _ in texts], np.int64)
         domains = np.array([_domain(text) for _, text in texts], object)
         splits = {s: Split(x[at], y[at], {"domain": domains[at]}) for s, at in rows.items()}

@@ -74,7 +74,7 @@ class Synthetic(Dataset):
                     f" {in_fitting_unit(needed, 'B')}; {root} has {in_fitting_unit(free, 'B')} free"
                 )
         return prepare_once(
-            root / "synthetic", ("train", "test"), lambda work: self._drawn(), progress, variant
+            root / "synthetic", ("train", "test"), lambda folder: self._drawn(), progress, variant
         )
 
     def _drawn(self) -> dict[str, Split]:

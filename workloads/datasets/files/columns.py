@@ -55,8 +55,9 @@ class Figures:
         """Take in numbers [n, F]; missing ones (NaN) are left out."""
         there = ~np.isnan(values)
         count = there.sum(axis=0)
-        given = np.ascontiguousarray(np.where(there, values, 0.0).T)  # summed in pairs, by halves
-        mean = given.sum(axis=1) / np.maximum(count, 1)
+        # Summed in pairs, by halves.
+        summands = np.ascontiguousarray(np.where(there, values, 0.0).T)
+        mean = summands.sum(axis=1) / np.maximum(count, 1)
         squares = np.square(np.where(there, values - mean, 0.0)).sum(axis=0)
         total, shift = self.count + count, mean - self.mean
         self.squares = self.squares + squares + shift**2 * self.count * count / np.maximum(total, 1)
@@ -215,13 +216,13 @@ class Words:
             raise DataError(
                 f"column {shown(self.name)}: {len(self.seen)} of its {self.count} training values"
                 f" differ, and each would be an input; {self._instead},"
-                f" {naming('categories', self.name, self.kind.given)} takes them for words"
+                f" {naming('categories', self.name, self.kind.names)} takes them for words"
             )
 
     @property
     def _instead(self) -> str:
         """Settings that go on without these words."""
-        advice = f"{naming('leave_out', self.name, self.kind.given)} goes on without it"
+        advice = f"{naming('leave_out', self.name, self.kind.names)} goes on without it"
         return ", ".join(filter(None, [self.kind.advice_on_dates(self.name), advice]))
 
     def encode(self, batch: pa.RecordBatch) -> Array:
@@ -230,8 +231,8 @@ class Words:
         at = pc.fill_null(pc.index_in(as_words(batch[self.name]), known), -1).to_numpy(
             zero_copy_only=False
         )
-        found: Array = at[:, None] == np.arange(len(known))
-        return found.astype(np.float32)
+        matches: Array = at[:, None] == np.arange(len(known))
+        return matches.astype(np.float32)
 
 
 @dataclass

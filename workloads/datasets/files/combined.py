@@ -50,7 +50,9 @@ def of_clients(path: Path, parts: Mapping[str, Source]) -> Source:
                 done += len(batch)
                 client = np.full(len(batch), int(name) if plain else name)
                 both = {True: batch, False: as_columns({column: client})}
-                yield side_by_side({each: both[each in names] for each in wanted})
+                yield side_by_side(
+                    {column_name: both[column_name in names] for column_name in wanted}
+                )
 
     def origin(row: int) -> tuple[Path, int]:
         *_, (name, start) = ((name, start) for name, start in starts.items() if start <= row)

@@ -105,8 +105,8 @@ class FileDataset(Choice):
         more = ["classes"] if self.task == "classification" else []
         splits = ("train", "test", *more, NOTES)
 
-        def build(work: Path) -> dict[str, Split | Iterator[Split]]:
-            samples = Samples.of(self.extracted(sources, work), self, progress)
+        def build(work_folder: Path) -> dict[str, Split | Iterator[Split]]:
+            samples = Samples.of(self.extracted(sources, work_folder), self, progress)
             built: dict[str, Split | Iterator[Split]] = {
                 split: samples.parts(split) for split in ("train", "test")
             }
@@ -132,7 +132,7 @@ class FileDataset(Choice):
             DataError: there are no files, or files of no known format.
         """
 
-    def extracted(self, sources: Sources, work: Path) -> Sources:
+    def extracted(self, sources: Sources, work_folder: Path) -> Sources:
         """Return the samples of sources, unpacked into a work folder if they are an archive.
 
         Raises:
@@ -177,13 +177,17 @@ class Files(FileDataset):
             if not self._is_archive:
                 return find_sources(path, self._reading)
             with opened(path):
-                beside = [Path(each) for each in (self.split, self.target) if isinstance(each, str)]
-                files = (path, *(each for each in beside if each.is_absolute() and each.is_file()))
+                beside = [
+                    Path(setting)
+                    for setting in (self.split, self.target)
+                    if isinstance(setting, str)
+                ]
+                files = (path, *(file for file in beside if file.is_absolute() and file.is_file()))
                 return {"": Source(path, (), lambda names: iter(()), files)}
         except OSError as error:
             raise DataError(f"dataset.path={path}: cannot be read: {error.strerror}") from error
 
-    def extracted(self, sources: Sources, work: Path) -> Sources:
+    def extracted(self, sources: Sources, work_folder: Path) -> Sources:
         """Return the samples of sources, unpacked into a work folder if they are an archive.
 
         Raises:
@@ -191,7 +195,7 @@ class Files(FileDataset):
         """
         if not self._is_archive:
             return sources
-        return find_sources(unpacked(Path(self.path), work / UNPACKED), self._reading)
+        return find_sources(unpacked(Path(self.path), work_folder / UNPACKED), self._reading)
 
     @property
     def _is_archive(self) -> bool:

@@ -66,11 +66,13 @@ def readings_of(values: pa.Array, among: Readings) -> Readings:
             if as_dates(values[:1], form) is None:  # few forms suit the first value
                 continue
             if (dates := as_dates(values, form)) is not None:
-                same = next((each for known, each in alike if known.equals(dates)), None)
+                same = next(
+                    (alike_forms for known, alike_forms in alike if known.equals(dates)), None
+                )
                 if same is None:
                     alike.append((dates, same := []))
                 same.append(form)
-        readings += (tuple(each) for _, each in alike)
+        readings += (tuple(alike_forms) for _, alike_forms in alike)
     return tuple(readings)
 
 

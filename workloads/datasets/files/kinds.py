@@ -79,7 +79,7 @@ class Kind:
     """Kind of a column's values, after all batches have been seen.
 
     Attributes:
-        given: Columns that settings name already.
+        names: Columns that settings name already.
         feature: Whether the column is one of inputs, which may do without it.
         missing: Number of missing values.
         lack: Place of the first missing value.
@@ -97,7 +97,7 @@ class Kind:
         arrays: Shape and type of the arrays that it holds; None if it holds none.
     """
 
-    given: Given
+    names: Given
     feature: bool = True
     missing: int = 0
     lack: str = ""
@@ -133,15 +133,15 @@ class Kind:
         if is_list(values.type):
             self.lists = True
             if len(lists := values.filter(there)):
-                found = as_array(lists, column)
-                self.see_arrays(found.shape[1:], found.dtype, column.name)
+                array = as_array(lists, column)
+                self.see_arrays(array.shape[1:], array.dtype, column.name)
         elif is_text(values.type) or is_number(values.type):
             self.typed = self.typed and _is_typed(values)
             self._see_numbers(values, there, place)
         elif not pa.types.is_null(values.type):
-            instead = f"; {naming('leave_out', column.name, self.given)} goes on without it"
+            instead = f"; {naming('leave_out', column.name, self.names)} goes on without it"
             if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
-                setting = naming("dates", column.name, self.given)
+                setting = naming("dates", column.name, self.names)
                 instead = (
                     f"; {setting} makes month, weekday and hour of it{instead.replace(';', ',')}"
                 )
@@ -207,7 +207,7 @@ class Kind:
 
     def advice_on_dates(self, name: str) -> str:
         """Return advice for a column of words that are all dates; empty for other columns."""
-        makes = f"{naming('dates', name, self.given)} makes month, weekday and hour of it"
+        makes = f"{naming('dates', name, self.names)} makes month, weekday and hour of it"
         if len(self.readings) > 1:
             told = shown_forms(self.readings)
             return f"it may hold dates, {told}: {makes}, and {self._of_firsts} says which"
@@ -243,8 +243,8 @@ class Kind:
         """
         if self.odd is None or 2 * self.near <= self.present:
             return
-        words = f"{naming('categories', name, self.given)} takes them for words"
-        instead = f"{words}, {naming('leave_out', name, self.given)} goes on without them"
+        words = f"{naming('categories', name, self.names)} takes them for words"
+        instead = f"{words}, {naming('leave_out', name, self.names)} goes on without them"
         if self.strange is not None:
             raise DataError(
                 f"column {shown(name)}: {self.near} of its {self.present} values are numbers,"
@@ -278,7 +278,7 @@ class Kind:
 
     def _see_words(self, words: pa.Array, there: pa.Array, place: Place) -> None:
         coded = words.dictionary_encode()  # so that each word is looked at once
-        plain, near = (each.take(coded.indices) for each in _numbers_among(coded.dictionary))
+        plain, near = (flags.take(coded.indices) for flags in _numbers_among(coded.dictionary))
         plain, near = pc.fill_null(plain, False), pc.fill_null(near, False)
         self.readings = readings_of(coded.dictionary, self.readings)
         self.near += pc.sum(pc.and_(near, there)).as_py() or 0
@@ -326,8 +326,8 @@ def _first_that(holds: Callable[[int], bool], most: int) -> int:
 def as_numbers(values: pa.Array) -> pa.Array | None:
     """Return the values of a column as the nearest float64; None if they are words."""
     try:
-        given = as_words(values) if is_text(values.type) else values
-        return pc.cast(given, pa.float64(), safe=False)
+        words_or_numbers = as_words(values) if is_text(values.type) else values
+        return pc.cast(words_or_numbers, pa.float64(), safe=False)
     except pa.ArrowInvalid:
         return None
 

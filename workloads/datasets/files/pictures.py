@@ -119,8 +119,10 @@ def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
     """
     rows = table([labels])
     first = next(rows.read(rows.names), None)
-    found = {} if first is None else first.slice(0, 1).to_pydict()
-    column = next((name for name, values in found.items() if values and is_image(values[0])), None)
+    first_row = {} if first is None else first.slice(0, 1).to_pydict()
+    column = next(
+        (name for name, values in first_row.items() if values and is_image(values[0])), None
+    )
     if column is None:
         raise DataError(f"{labels}: has no column of image files ({', '.join(SUFFIXES)})")
     inside = folder.resolve()
@@ -181,7 +183,7 @@ class ImageReader:
         with _unwarned(), ThreadPoolExecutor(usable_cores()) as pool:
             (size, mode), *_ = map(_head, islice(images, 1))
             while mode != "RGB" and (part := [*islice(images, HEADS)]):
-                if "RGB" in (found for _, found in pool.map(_head, part)):
+                if "RGB" in (picture_mode for _, picture_mode in pool.map(_head, part)):
                     mode = "RGB"
         return size if self._image_size is None else (self._image_size, self._image_size), mode
 

@@ -258,7 +258,7 @@ class Samples:
         train, count = self.rows["train"], 0
         plain = {f.name for f in self.features if isinstance(f, Arrays) and not f.standardise}
         names = tuple(name for name in train.names if name not in plain)
-        seeing = [each for each in (*self.features, self.target) if each.name not in plain]
+        seeing = [column for column in (*self.features, self.target) if column.name not in plain]
         for batch in train.only(names):
             count += len(batch)
             for column in seeing:
@@ -312,7 +312,7 @@ class Samples:
             rows = max(PART_BYTES // max(row_bytes, 1), 1)
             for start in range(0, len(batch), rows):
                 waiting.append(self._encoded(batch.slice(start, rows)))
-                if sum(each.x.nbytes for each in waiting) >= PART_BYTES:
+                if sum(part.x.nbytes for part in waiting) >= PART_BYTES:
                     yield _joined(waiting)
                     waiting = []
             done = True
@@ -330,10 +330,12 @@ def _raw_sizes(features: Sequence[Feature]) -> list[str]:
     """Return a line on inputs that are so large that training may diverge, if there are any."""
     if not (large := [feature for feature in features if feature.size > RAW_SIZE]):
         return []
-    told = ", ".join(f"{shown(each.name)} up to {each.size:.4g}" for each in large[:MOST_TOLD])
+    told = ", ".join(
+        f"{shown(feature.name)} up to {feature.size:.4g}" for feature in large[:MOST_TOLD]
+    )
     told += f" and {len(large) - MOST_TOLD} more" if len(large) > MOST_TOLD else ""
     scaled = "dataset.standardise=true scales numbers by their mean and deviation"
-    if any(len(each.shape) > 1 for each in large):
+    if any(len(feature.shape) > 1 for feature in large):
         scaled = f"divide them, by {large[0].size:.4g} say"
     return [f"inputs of raw size may make training diverge: {told}; {scaled}"]
 
@@ -342,8 +344,8 @@ def _kinds(
     rows: Mapping[str, Rows], roles: Roles, choice: Choice
 ) -> tuple[dict[str, Kind], tuple[str, ...]]:
     """Return the kinds of columns, of several sources together, and a line on rows left out."""
-    given = {name: getattr(choice, name) for name in ("leave_out", "categories", "dates")}
-    kinds = {name: Kind(given, name in roles.features) for name in roles.used}
+    names = {name: getattr(choice, name) for name in ("leave_out", "categories", "dates")}
+    kinds = {name: Kind(names, name in roles.features) for name in roles.used}
     total = left_out = 0
     for part in rows.values():
         if absent := sorted({*roles.used} - {*part.source.names}):
@@ -405,7 +407,7 @@ def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> N
         if kind.feature and kind.missing and not (kind.present or kind.lists):
             raise DataError(
                 f"column {shown(name)}: has no values;"
-                f" {naming('leave_out', name, kind.given)} goes on without it"
+                f" {naming('leave_out', name, kind.names)} goes on without it"
             )
         count = kind.missing
         if count and (kind.lists or choice.missing == "refuse"):

@@ -44,8 +44,8 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 
 
 def _folder_or_name(path: str) -> str:
-    found = user_path(path, "dataset.path")
-    return str(found.absolute()) if found.exists() else path
+    place = user_path(path, "dataset.path")
+    return str(place.absolute()) if place.exists() else path
 
 
 class HuggingFace(FileDataset):
@@ -119,8 +119,8 @@ class HuggingFace(FileDataset):
             raise NeededError(_not_installed(self.path))
 
     def _place(self, root: Path) -> Path:
-        given = Path(self.path)
-        return given if given.exists() else root / self.folder / "hub" / portable_name(self.path)
+        path = Path(self.path)
+        return path if path.exists() else root / self.folder / "hub" / portable_name(self.path)
 
 
 def _not_installed(name: str) -> str:
@@ -141,17 +141,17 @@ def fetch(name: str, path: Path) -> None:
         import datasets
     except ModuleNotFoundError as error:
         raise SettingsError(_not_installed(name)) from error
-    work = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        datasets.load_dataset(name).save_to_disk(str(work))
-        work.rename(path)
+        datasets.load_dataset(name).save_to_disk(str(temporary))
+        temporary.rename(path)
     except Exception as error:  # its many libraries raise their own
         text = shown(" ".join(str(error).split()))
         raise DataError(
             f"dataset.path={name}: no such folder, and not fetched from the hub: {text}"
         ) from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -174,7 +174,7 @@ def _saved(folder: Path, image_size: int | None) -> Source:
     images = {
         field.name: ImageReader(partial(contents, field.name), image_size)
         for field in first.schema
-        if pa.types.is_struct(field.type) and "bytes" in {each.name for each in field.type}
+        if pa.types.is_struct(field.type) and "bytes" in {child.name for child in field.type}
     }
 
     def read(wanted: tuple[str, ...]) -> Batches:
@@ -195,8 +195,8 @@ def _saved(folder: Path, image_size: int | None) -> Source:
 def _files(folder: Path) -> list[Path]:
     listed = _read(folder / STATE).get("_data_files")
     paths = []
-    for each in listed if isinstance(listed, list) else []:
-        name = each.get("filename") if isinstance(each, dict) else None
+    for entry in listed if isinstance(listed, list) else []:
+        name = entry.get("filename") if isinstance(entry, dict) else None
         if not isinstance(name, str) or Path(name).name != name:
             raise DataError(f"{folder / STATE}: {shown(name)} must be a file in the folder")
         paths.append(folder / name)

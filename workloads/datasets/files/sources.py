@@ -142,14 +142,15 @@ def _of_folder(folder: Path, reading: Reading) -> Sources:
     if sets := _set_folders(folder, folders, reading.split):
         sources = _of_sets(folder, sets, reading)
         unread = tuple(path.name for path in folders if path not in sets.values())
-        return {split: replace(each, unread=unread) for split, each in sources.items()}
+        return {split: replace(source, unread=unread) for split, source in sources.items()}
     data = [path for path in files if tables.suffix_of(path) in OF_DATA]
     ends = {tables.suffix_of(path) for path in data}
     if len(ends) == 1 and not any(pictures.is_image(path.name) for path in files):
         unread = tuple(path.name for path in inside if path not in data)
         sources = _of_files(folder, data, *ends)
         return {
-            split: replace(each, unread=each.unread + unread) for split, each in sources.items()
+            split: replace(source, unread=source.unread + unread)
+            for split, source in sources.items()
         }
     if not ends and _has_classes(folder):
         return {"": pictures.by_class(folder, reading.image_size)}
@@ -178,7 +179,7 @@ def _told(files: Sequence[Path], folders: Sequence[Path]) -> str:
 def _has_classes(folder: Path) -> bool:
     """Return whether a folder has folders with images in them."""
     inside = pictures.class_folders(folder)
-    return any(pictures.is_image(name) for each in inside for name in visible(each))
+    return any(pictures.is_image(name) for class_folder in inside for name in visible(class_folder))
 
 
 def _set_folders(folder: Path, folders: Sequence[Path], split: float | str) -> dict[str, Path]:
@@ -217,9 +218,9 @@ def _of_sets(folder: Path, sets: dict[str, Path], reading: Reading) -> Sources:
     if all(map(_is_leaf, sets.values())):
         return {split: client_files.leaf(path) for split, path in sets.items()}
     by_split = {split: _of_folder(path, reading) for split, path in sets.items()}
-    if any("" not in each for each in by_split.values()):
+    if any("" not in sources for sources in by_split.values()):
         raise DataError(f"dataset.path={folder}: a set in it is divided into sets again")
-    return {split: each[""] for split, each in by_split.items()}
+    return {split: sources[""] for split, sources in by_split.items()}
 
 
 def _is_leaf(folder: Path) -> bool:
@@ -240,8 +241,11 @@ def _of_client_folders(folder: Path, folders: Sequence[Path], reading: Reading) 
         by_client = {path.name: path for path in folders}
         return {"": pictures.by_class(folder, reading.image_size, by_client)}
     sets = {path.name: _set_folders(path, _folders(path), reading.split) for path in folders}
-    if all(each and all(map(_has_classes, each.values())) for each in sets.values()):
-        of_split = {s: {name: each[s] for name, each in sets.items()} for s in SPLITS}
+    if all(
+        client_sets and all(map(_has_classes, client_sets.values()))
+        for client_sets in sets.values()
+    ):
+        of_split = {s: {name: client_sets[s] for name, client_sets in sets.items()} for s in SPLITS}
         size = reading.image_size
         return {
             split: pictures.by_class(folder, size, by_client)
@@ -307,8 +311,8 @@ def _by_words(files: Sequence[Path]) -> dict[str, list[Path]]:
     """Return each set's files by the set's word in their names: `train-0.csv`, `KDDTest.csv`."""
 
     def named(path: Path) -> set[str]:
-        found = [OF_A_SET.fullmatch(word.lower()) for word in WORD.findall(path.stem)]
-        return {word[1] for word in found if word}
+        matches = [OF_A_SET.fullmatch(word.lower()) for word in WORD.findall(path.stem)]
+        return {word[1] for word in matches if word}
 
     return {split: [path for path in files if named(path) == {split}] for split in SPLITS}
 

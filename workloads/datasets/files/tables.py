@@ -80,8 +80,8 @@ def table(paths: Sequence[Path]) -> Source:
             raise DataError(f"{source.path}: column {other!r} is not in each file of the folder")
 
     def read(names: tuple[str, ...]) -> Batches:
-        for each in sources:
-            yield from each.read(names)
+        for part in sources:
+            yield from part.read(names)
 
     return Source(first.path, first.names, read, tuple(paths))
 
@@ -317,7 +317,7 @@ def _parsed(text: bytes, rows: int) -> pa.Table:
     except pa.ArrowInvalid as error:
         of_file = ROW.sub(lambda match: f"row {rows + int(match[1]) + 1}", str(error))
         raise ValueError(of_file) from error
-    dates = [each.name for each in table.schema if pa.types.is_timestamp(each.type)]
+    dates = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
     if not dates:
         return table
     words = pa.schema([(name, pa.string()) for name in dates])

@@ -48,7 +48,9 @@ def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]
         DataError: it is damaged, or holds files that are not unpacked.
     """
     with reading(path, "a .zip archive", *DAMAGE), zipfile.ZipFile(path) as archive:
-        members = [each for each in archive.infolist() if not each.filename.startswith(OF_MACOS)]
+        members = [
+            member for member in archive.infolist() if not member.filename.startswith(OF_MACOS)
+        ]
         _check(path, members)
         yield archive, members
 
