@@ -39,8 +39,8 @@ def profiles(name: str) -> RenderableType:
         ]
         return Group(Text(name, style="bold"), Text("\n".join([profile.about, *settings])))
     table = Table("name", "description", title="profiles", title_justify="left", box=None)
-    for each, profile in PROFILES.items():
-        table.add_row(each, profile.about)
+    for profile_name, profile in PROFILES.items():
+        table.add_row(profile_name, profile.about)
     return table
 
 

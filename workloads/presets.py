@@ -80,7 +80,7 @@ def changes_of(values: Mapping[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            changes |= {f"{key}.{name}": or_none(each) for name, each in value.items()}
+            changes |= {f"{key}.{name}": or_none(item) for name, item in value.items()}
         else:
             changes[key] = or_none(value)
     changes.pop("preset", None)

@@ -40,7 +40,7 @@ def split_values(text: str) -> list[str]:
             values.append(text[start:at])
             start = at + 1
     values.append(text[start:])
-    return [each for value in values for each in _in_range(value.strip())]
+    return [part for value in values for part in _in_range(value.strip())]
 
 
 def _in_range(text: str) -> list[str]:
@@ -109,8 +109,8 @@ def override_values(text: str) -> tuple[str, list[Any]]:
     key, equals, values = text.partition("=")
     if not equals:
         parse_override(text)  # raises
-    found = [parse_override(f"{key}={value}")[1] for value in split_values(values)]
-    return key.strip(), [_listed(each) for each in found]
+    parsed = [parse_override(f"{key}={value}")[1] for value in split_values(values)]
+    return key.strip(), [_listed(value) for value in parsed]
 
 
 def _listed(value: Any) -> Any:

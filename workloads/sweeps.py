@@ -157,8 +157,8 @@ def _to_the_end(table: PaperTable) -> PaperTable:
     ]
     notes = [
         f"Runs do not stop at {key}={value:g} of {preset}; to stop them there, set it."
-        for preset, own in stops.items()
-        for key, value in own.items()
+        for preset, rules in stops.items()
+        for key, value in rules.items()
         if any(key not in cell.settings for cell in table.cells if cell.preset == preset)
     ]
     return replace(table, cells=tuple(cells), notes=(*table.notes, *notes))
@@ -171,8 +171,12 @@ def _stops_of(preset: str) -> dict[str, Any]:
         with suppress(SettingsError):  # of a file that is wrong, which the plan names
             values = read_file(user_path(preset))
     base = PRESETS.get(str(values.get("preset")))
-    own = base.values if base else {}
-    return {key: own[key] for key in STOPS if own.get(key) is not None and key not in values}
+    base_values = base.values if base else {}
+    return {
+        key: base_values[key]
+        for key in STOPS
+        if base_values.get(key) is not None and key not in values
+    }
 
 
 def _is_until(target: float, metric: str, cell: PaperCell) -> bool:
@@ -201,8 +205,8 @@ def _main_metric(table: PaperTable) -> str:
 
     try:
         settings = [cell.resolve() for cell in table.cells]
-        own = any(map(deploys_own_models, settings))
-        scores = {main_score_of(each, own_models=own) for each in settings}
+        own_models = any(map(deploys_own_models, settings))
+        scores = {main_score_of(cell_settings, own_models=own_models) for cell_settings in settings}
     except SettingsError:
         return METRIC
     score = scores.pop() if len(scores) == 1 else None
@@ -337,7 +341,7 @@ def _beside(config: str, lines: Sequence[Line]) -> tuple[Line, ...]:
     """Return lines whose presets are found next to a file."""
     changes = ({"preset": _preset(config, line.preset)} for line in lines)
     return tuple(
-        each.model_copy(update=change) for each, change in zip(lines, changes, strict=True)
+        line.model_copy(update=change) for line, change in zip(lines, changes, strict=True)
     )
 
 

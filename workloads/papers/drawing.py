@@ -101,7 +101,7 @@ def _curves(canvas: Canvas, figure: Figure, tables: Tables) -> None:
     labels = [*dict.fromkeys(run.label for run in figure.runs if run.drawn)]
     runs = [run for run in figure.runs if run.name in tables]
     known = {run.panel for run in runs}
-    panels = [each for each in dict.fromkeys(run.panel for run in figure.runs) if each in known]
+    panels = [panel for panel in dict.fromkeys(run.panel for run in figure.runs) if panel in known]
     parts, over = _parts(figure, tables), figure.options.get("x", "round")
     abreast, step = len(parts), 1
     if len(panels) > 1:
@@ -137,7 +137,8 @@ def _parts(figure: Figure, tables: Tables) -> dict[str, dict[str, tuple[Columns,
     rows_by_run = {name: _split(figure, columns) for name, columns in tables.items()}
     return {
         title: {
-            name: (each[title], _values(figure, each[title])) for name, each in rows_by_run.items()
+            name: (split_rows[title], _values(figure, split_rows[title]))
+            for name, split_rows in rows_by_run.items()
         }
         for title in next(iter(rows_by_run.values()))
     }
@@ -206,8 +207,10 @@ def _embedding(canvas: Canvas, figure: Figure, tables: Tables) -> None:
                 axes.scatter(x, y, c=c, s=40, marker=marker, linewidths=0.2)
             axes.set_axis_on()
             axes.set(xticks=[], yticks=[], title=f"{label}, round {number}")
-    for each in classes:
-        panels[0].scatter([], [], color=colours(each % colours.N), label=f"class {each}")
+    for class_number in classes:
+        panels[0].scatter(
+            [], [], color=colours(class_number % colours.N), label=f"class {class_number}"
+        )
 
 
 def _tsne(activations: Array) -> Array:

@@ -82,7 +82,9 @@ class Figure:
 
         Drawn runs have the analyses of all of them: those of equal settings are run once.
         """
-        tables = dict.fromkeys(self.table_of(each) for each in self.runs if each.drawn)
+        tables = dict.fromkeys(
+            self.table_of(drawn_run) for drawn_run in self.runs if drawn_run.drawn
+        )
         names = [name for name in tables if name != "metrics"] if run.drawn else []
         analysis = {"analysis": ",".join(names)} if names else {}
         return {**analysis, **self.settings, **run.settings}

@@ -23,13 +23,13 @@ def page(name: str) -> RenderableType:
             title_justify="left",
             box=None,
         )
-        for each, known in FIGURES.items():
-            listed.add_row(each, known.title, known.source)
+        for figure_name, known in FIGURES.items():
+            listed.add_row(figure_name, known.title, known.source)
         return listed
     figure = find(name)
     runs = Table("run", "preset", "settings", box=None)
     for run in figure.runs:
-        settings = " ".join(override_text(*each) for each in figure.overrides(run).items())
+        settings = " ".join(override_text(*override) for override in figure.overrides(run).items())
         runs.add_row(run.name, run.preset or figure.preset, Text(settings))
     lines = [figure.title, figure.source, figure.paper.citation, figure.note]
     presets = dict.fromkeys(run.preset or figure.preset for run in figure.runs)

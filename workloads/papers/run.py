@@ -87,7 +87,7 @@ def _given(settings: Settings) -> dict[str, Any]:
         values[name] = all_values[name]
         if isinstance(part, BaseModel):
             kept = {"name", *_changed(part)}
-            values[name] = {key: each for key, each in all_values[name].items() if key in kept}
+            values[name] = {key: value for key, value in all_values[name].items() if key in kept}
     return values
 
 

@@ -208,10 +208,10 @@ def to_table(
     unit = entry.unit
     if unit is None:
         first = next(_cells(entry, columns, {}), None)
-        asked = {each.metric for each in columns} | {row.metric for row in entry.rows}
+        asked = {column.metric for column in columns} | {row.metric for row in entry.rows}
         units = {metric: unit_of(metric, first) for metric in asked}
-        own = {units[column.metric] for column in columns if column.unit is None}
-        unit = min(own, default="") if len(own) < 2 else None
+        column_units = {units[column.metric] for column in columns if column.unit is None}
+        unit = min(column_units, default="") if len(column_units) < 2 else None
     return PaperTable(
         name=entry.name,
         title=entry.title,
@@ -244,8 +244,8 @@ def _cells(
     doubts = {(suspect.row, suspect.column): suspect.reason for suspect in entry.suspects}
     for row in entry.rows:
         for number, column in enumerate(columns):
-            given = (entry.settings, column.settings, row.settings)
-            settings = {k: v for each in given for k, v in dotted(each).items()}
+            groups = (entry.settings, column.settings, row.settings)
+            settings = {k: v for group in groups for k, v in dotted(group).items()}
             preset = row.preset or column.preset or entry.preset
             if not preset:
                 raise SettingsError(f"{visible(f'{row.name}, {column.name}')}: has no preset")
@@ -256,7 +256,9 @@ def _cells(
                 row=row.name,
                 column=column.name,
                 preset=preset,
-                settings={k: None if given == "none" else given for k, given in settings.items()},
+                settings={
+                    k: None if setting == "none" else setting for k, setting in settings.items()
+                },
                 origins={key: marks.get(key, "") for key in settings},
                 published=None if isinstance(value, str) else value,
                 published_deviation=row.deviations[number] if row.deviations else None,

@@ -78,8 +78,8 @@ def _values(table: PaperTable, doubts: list[str]) -> Table:
     shown.add_column("metric" if len(table.metrics) > 1 else "", overflow="fold")
     for column in table.columns:
         cells = [table.cell(row, column) for row in table.rows]
-        own = cells[0].metric and _metric(cells[0].metric, table.unit_of(cells[0]))
-        shown.add_row(column, *(_value(cell, doubts) for cell in cells), own)
+        metric = cells[0].metric and _metric(cells[0].metric, table.unit_of(cells[0]))
+        shown.add_row(column, *(_value(cell, doubts) for cell in cells), metric)
     return shown
 
 

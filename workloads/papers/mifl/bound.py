@@ -220,8 +220,10 @@ def main() -> None:
         limit = bound(PROBLEM, first, schedule[0], len(schedule), kind == "doubled")
         curves[kind] = {"bound": np.array(limit)}
         for name, overrides in METHODS.items():
-            found = measured(PROBLEM, schedule, arguments.cohort, range(arguments.seeds), overrides)
-            curves[kind][name] = found.mean(0)
+            excess = measured(
+                PROBLEM, schedule, arguments.cohort, range(arguments.seeds), overrides
+            )
+            curves[kind][name] = excess.mean(0)
         print(f"\nl(w_t) - l(w*), mean of {arguments.seeds} seeds, local steps {schedule}")
         for name, values in curves[kind].items():
             print(f"{name:20}", *(f"{value:8.4f}" for value in values))
