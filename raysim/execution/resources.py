@@ -172,12 +172,12 @@ def _cpus_each(
 
 
 def _capacity(nodes: Sequence[Node], limits: Sequence[int], cpus_each: float) -> int:
-    """Return the number of actors of `each` CPUs on the nodes, at most `limits` per node."""
+    """Return the number of actors of `cpus_each` CPUs on the nodes, at most `limits` per node."""
     return sum(_fit(node, limit, cpus_each) for node, limit in zip(nodes, limits, strict=True))
 
 
 def _fit(node: Node, limit: int, cpus_each: float) -> int:
-    """Return the number of actors of `each` CPUs on a node, at most `limit`."""
+    """Return the number of actors of `cpus_each` CPUs on a node, at most `limit`."""
     return min(int(node.cpus / cpus_each + 1e-9), limit) if cpus_each else limit
 
 

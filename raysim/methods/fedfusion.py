@@ -197,7 +197,7 @@ def _without_frozen(model: Tensors) -> dict[str, Tensor]:
 
 
 def _with_frozen(model: Tensors, tensors: Tensors) -> dict[str, Tensor]:
-    """Return a model with E_g filled from the E_l of `given`."""
+    """Return a model with E_g filled from the E_l of `tensors`."""
     copied = {
         FROZEN + name.removeprefix(LOCAL): tensor
         for name, tensor in tensors.items()
