@@ -344,8 +344,10 @@ def _kinds(
     rows: Mapping[str, Rows], roles: Roles, choice: Choice
 ) -> tuple[dict[str, Kind], tuple[str, ...]]:
     """Return the kinds of columns, of several sources together, and a line on rows left out."""
-    names = {name: getattr(choice, name) for name in ("leave_out", "categories", "dates")}
-    kinds = {name: Kind(names, name in roles.features) for name in roles.used}
+    names_by_setting = {
+        name: getattr(choice, name) for name in ("leave_out", "categories", "dates")
+    }
+    kinds = {name: Kind(names_by_setting, name in roles.features) for name in roles.used}
     total = left_out = 0
     for part in rows.values():
         if absent := sorted({*roles.used} - {*part.source.names}):
