@@ -265,8 +265,8 @@ def check_has_kernel(error: Exception) -> None:
     Raises:
         SettingsError: it is; the message names the operation and the setting.
     """
-    name, found, _ = str(error).partition(NO_KERNEL)
-    if found:
+    name, words, _ = str(error).partition(NO_KERNEL)
+    if words:
         raise SettingsError(
             f"engine.deterministic=true: {name.split()[-1]}, which the network or the method calls,"
             " has no deterministic kernel on a GPU; set engine.deterministic=false, or use another"
