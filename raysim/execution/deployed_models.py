@@ -13,7 +13,7 @@ from raysim.api.rules import CHANGE
 from raysim.errors import MachineError, RaysimError, RunError
 from raysim.execution.messages import PassMessage
 from raysim.execution.process import is_device_error
-from raysim.numbers.tensors import Groups, Tensors, is_finite
+from raysim.numbers.tensors import Groups, Tensors, not_finite
 from raysim.training.job import ClientJob
 from raysim.training.sequential import SequentialTrainer
 
@@ -89,7 +89,7 @@ def _deploying(client: str) -> Iterator[None]:
 
 
 def _finite(client: str, model: Tensors) -> Tensors:
-    if broken := [name for name, t in model.items() if not is_finite(t)]:
+    if broken := not_finite(model):
         raise RunError(
             f"client {client}: its deployed model is not finite (tensor {broken[0]}): try a"
             " smaller learning rate in its deployment, or against bad clients a robust aggregation"

@@ -16,7 +16,7 @@ import numpy as np
 from raysim.api.rules import Reduced, Upload
 from raysim.errors import RunError, SettingsError
 from raysim.numbers.arrays import Floats
-from raysim.numbers.tensors import CPU, Layout, flatten, is_finite, unflatten
+from raysim.numbers.tensors import CPU, Layout, flatten, not_finite, unflatten
 from raysim.numbers.tensors.exact import Addend, ExactSum
 from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.column_names import OF_CLIENTS, check_names
@@ -228,8 +228,7 @@ def _check_finite(upload: Upload) -> None:
         RunError: a value is not finite; it names the tensor or the number.
     """
     unsummed = (upload.rows, upload.state, upload.round_state)
-    tensors = [item for groups in unsummed for item in flatten(groups).items()]
-    bad = [n for n, t in tensors if not is_finite(t)]
+    bad = [name for groups in unsummed for name in not_finite(flatten(groups))]
     bad += [name for name, value in upload.scalars.items() if not math.isfinite(value)]
     if bad:
         raise RunError(f"its update is not finite ({bad[0]}): try a smaller local.lr")

@@ -52,6 +52,7 @@ from raysim.storage.updates import Place, UpdateFiles
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network, score
 from raysim.training.sequential import SequentialTrainer
+from raysim.training.stacked.cuda_graphs import recorder_on
 from raysim.training.stacked.trainer import StackedTrainer
 
 CALLS = ("train", "evaluate", "measure", "aggregate")
@@ -96,6 +97,7 @@ class Worker:
         """
         settings = spec.settings
         self._settings = settings
+        self._name = f"{socket.gethostname()} {os.getpid()}"
         self.watch = Stopwatch(settings.trace)
         self.device = device_of(settings.engine)
         federation = spec.federation.on_this_node()
@@ -104,15 +106,17 @@ class Worker:
             with seeded(settings.seed, "network"):
                 network = settings.method.network(model)
         placed = Network(network).placed(self.device)
-        self.sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
+        self._results = {name: WorkerResult(self._name) for name in CALLS}
+        recorder = recorder_on(self.device, note=partial(_note, self._results))
+        self.sequential = SequentialTrainer(
+            placed, settings.local, settings.engine.precision, recorder
+        )
         samples = OpenedSamples(federation, self.device)
         self._jobs = ClientJobs(settings, federation, spec.states, samples)
         self._updates = UpdateFiles(spec.updates)
         self._evaluated = spec.evaluated
         self._sizes = federation.training_sizes
         self.making = Making(self.sequential, self._jobs.job, federation.named)
-        self._name = f"{socket.gethostname()} {os.getpid()}"
-        self._results = {name: WorkerResult(self._name) for name in CALLS}
         self._failed_in_row: set[tuple[int, ...]] = set()
 
     @cached_property

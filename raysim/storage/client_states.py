@@ -33,7 +33,15 @@ from raysim.api.optimizer import OPTIMIZER
 from raysim.display.units import in_fitting_unit
 from raysim.errors import DamagedStateError, MachineError, RunError
 from raysim.numbers.arrays import Integers
-from raysim.numbers.tensors import Groups, Tensors, contiguous, flatten, unflatten
+from raysim.numbers.tensors import (
+    Groups,
+    Tensors,
+    contiguous,
+    flatten,
+    on_device,
+    on_host,
+    unflatten,
+)
 from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 
 Versions = Integers
@@ -129,7 +137,7 @@ class ClientStates:
         try:
             _checked(path, version)
             # Mapped: the position in the file decides a tensor's alignment, and so the last bits.
-            return unflatten(load_file(path, device=str(device)))
+            return unflatten(on_device(load_file(path), device))
         except (OSError, ValueError, SafetensorError) as error:
             cause = getattr(error, "strerror", None) or error
             raise DamagedStateError(f"{path}: client state is damaged: {cause}") from error
@@ -192,7 +200,7 @@ class ClientStates:
         if path.exists():
             content = path.read_bytes()
         else:
-            content = save(contiguous(flatten(groups)))
+            content = save(contiguous(on_host(flatten(groups))))
             replace_file(path, lambda aside: aside.write_bytes(content))
         if not version.in_round:
             older = sorted(v for v in self.versions(client) if v.round_number < needed_from)

@@ -136,6 +136,14 @@ class LocalLosses:
         return cls(len(sizes), float(loss), float(objective))
 
 
+def sent_to(device: torch.device, numbers: Integers) -> Tensor:
+    """Return whole numbers on a device; the host does not wait for a GPU."""
+    tensor = torch.from_numpy(numbers)
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def batch_bounds(n: int, batching: Batching, join_single: bool) -> Bounds:
     """Return (start, stop) of the batches of n samples.
 

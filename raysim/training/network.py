@@ -25,7 +25,7 @@ from raysim.api.scoring import FORWARD_ROWS, GPU_FORWARD_ROWS
 from raysim.numbers.arrays import Array
 from raysim.numbers.layers import BATCH_NORMS
 from raysim.numbers.tensors import Tensors, buffer_names, frozen_names
-from raysim.numbers.tensors.torch_private import has_hooks
+from raysim.numbers.tensors.torch_private import foreach_copy_, has_hooks
 from raysim.training.bindings import Bindings
 
 STAGES = ("features", "hidden", "head")
@@ -103,11 +103,14 @@ class Network(nn.Module):
         """Copy tensors into the module; parameters and buffers take their shapes."""
         with torch.no_grad():
             self.bindings.restore()
+            alike: list[tuple[Tensor, Tensor]] = []
             for name, target in self.bindings.tensors.items():
                 if target.shape != tensors[name].shape:
                     self._resize(name, tensors[name])
                 else:
-                    target.copy_(tensors[name])
+                    alike.append((target, tensors[name]))
+            if alike:
+                foreach_copy_(*zip(*alike, strict=True))
 
     def load_buffers(self, tensors: Tensors) -> None:
         """Copy the buffers among tensors into the module, as `forward` may have changed them."""

@@ -1,9 +1,9 @@
-"""Recorded steps: on a CPU, a step's operations are recorded once, then run without autograd.
+"""Recorded steps: a step's operations are recorded once, then run without Python or autograd.
 
-A third of a small network's step is Python and autograd's bookkeeping. The operations below are
-the same in every step on a batch of the same shape. They are written as TorchScript and run by
-torch's interpreter: the same kernels in the same order, with autograd on or off as in the step, so
-the same bits.
+A third of a small network's step on a CPU, and nearly all of it on a GPU, is Python and autograd's
+bookkeeping. The operations below are the same in every step on a batch of the same shape. On a CPU
+they are written as TorchScript and run by torch's interpreter, on a GPU as a CUDA graph: the same
+kernels in the same order, with autograd on or off as in the step, so the same bits.
 
 This requires a step to be a function of tensors, torch's generator and shapes alone, independent of
 the worker's earlier steps. Steps that visibly break this are not recorded: Python reads or prints a
@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,16 +31,21 @@ import torch
 from torch import Tensor, nn
 
 from raysim.api.rules import Batch, LocalValues, Rules, Transform, View
+from raysim.numbers.given import PARTS
 from raysim.numbers.tensors import flatten
-from raysim.numbers.tensors.torch_private import compile_script
+from raysim.numbers.tensors.torch_private import compile_script, foreach_copy_
 from raysim.training.operations import UnrecordableError, source_of
 from raysim.training.rule_keys import functions_of_step, key_of_rules
+from raysim.training.stacked.cuda_graphs import GraphRecorder, steps_before
+from raysim.training.stacked.stacks import copy_tree, leaves
 
 Step = Callable[[Batch, Sequence[Tensor]], Sequence[Tensor]]
 Script = Callable[..., Sequence[Tensor]]
 
 STEPS_BEFORE = 100
-"""Steps on batches of one shape before a script is written: writing costs what they would save."""
+"""Steps on batches of one shape before a script is written: writing costs what they would save.
+
+A CUDA graph is recorded sooner, see `cuda_graphs`."""
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 """Modules that in evaluation mode take another path while their functions are watched."""
 MAX_KINDS = 32
@@ -51,15 +56,19 @@ class RecordedSteps:
     """Scripts of a network's steps, by rules, trained parameters and the shapes of all tensors."""
 
     def __init__(
-        self, modules: Callable[[], list[nn.Module]], generators: Sequence[torch.Generator]
+        self,
+        modules: Callable[[], list[nn.Module]],
+        generators: Sequence[torch.Generator],
+        recorder: GraphRecorder | None = None,
     ) -> None:
         """Prepare for steps that use these modules and generators.
 
         Args:
             modules: Returns all modules that a step may call.
             generators: The generators that modules may draw from.
+            recorder: Records steps as CUDA graphs; None writes scripts.
         """
-        self._modules, self._generators = modules, generators
+        self._modules, self._generators, self.recorder = modules, generators, recorder
         self._kinds: dict[Hashable, StepsOfKind] = {}
         self._rules: Rules | None = None
         self._keys: dict[int, Hashable] = {}  # of these rules, by the number of recorded transforms
@@ -96,19 +105,31 @@ class RecordedSteps:
             layout = tuple(
                 (name, t.dtype, t.shape, t.stride(), order[id(t)]) for name, t in groups.items()
             )
-        kind = (key, trainable, shapes, layout, view.values)
+        places = tuple(t.data_ptr() for t in view.params.values()) if self.recorder else ()
+        kind = (key, trainable, shapes, layout, view.values, places)
         if kind not in self._kinds:
             if len(self._kinds) == MAX_KINDS:
                 self._kinds.clear()
-            self._kinds[kind] = StepsOfKind(self._modules, self._generators)
-        return ClientSteps(self._kinds[kind], tensors)
+            self._kinds[kind] = StepsOfKind(self._modules, self._generators, self.recorder)
+        kept: Mapping[str, Any] = {}
+        if self.recorder and layout is not None:
+            kept = self._kinds[kind].kept(view)
+        guarded = GuardedView(**{**vars(view), **kept})
+        if kept:
+            own = {id(tensor): tensor for tensor in _groups(guarded).values()}
+            tensors = [*view.params.values(), *own.values()]
+        return ClientSteps(self._kinds[kind], tensors, guarded)
 
 
 class ClientSteps:
-    """Steps of one client, taken by script if there is one."""
+    """Steps of one client, taken by script if there is one.
 
-    def __init__(self, kind: StepsOfKind, tensors: Sequence[Tensor]) -> None:
-        self._kind, self._tensors = kind, tensors
+    Attributes:
+        guarded: The view for recording a step.
+    """
+
+    def __init__(self, kind: StepsOfKind, tensors: Sequence[Tensor], guarded: GuardedView) -> None:
+        self._kind, self._tensors, self.guarded = kind, tensors, guarded
         self._detached = [tensor.detach() for tensor in tensors]
 
     def take(
@@ -120,6 +141,8 @@ class ClientSteps:
 
     def take_at(self, points: Sequence[Tensor], batch: Batch) -> Sequence[Tensor] | None:
         """Take a step by its script at other tensors than the network's; None without a script."""
+        if self._kind.recorder:  # a graph is of the network's own tensors
+            return None
         script = self._kind.scripts.get((batch.x.shape,))
         others = self._detached[len(points) :]
         return script(batch.x, batch.y, *points, *others) if script else None
@@ -143,13 +166,27 @@ class StepsOfKind:
     """Scripts of one kind of steps, on batches of several shapes."""
 
     def __init__(
-        self, modules: Callable[[], list[nn.Module]], generators: Sequence[torch.Generator]
+        self,
+        modules: Callable[[], list[nn.Module]],
+        generators: Sequence[torch.Generator],
+        recorder: GraphRecorder | None,
     ) -> None:
-        self._modules, self._generators = modules, generators
+        self._modules, self._generators, self.recorder = modules, generators, recorder
+        self._kept: dict[str, Any] | None = None
         self._steps: Counter[Hashable] = Counter()
         self._tried: dict[Hashable, Script] = {}
         self.scripts: dict[Hashable, Script | None] = {}
         """Scripts by the shape of the batch and the strides of the states."""
+
+    def kept(self, view: View) -> dict[str, Any]:
+        """Return the groups of a view in this kind's own tensors, which its graphs read."""
+        groups = {part: getattr(view, part) for part in PARTS}
+        if self._kept is None:
+            self._kept = copy_tree(groups)
+        else:
+            own, values = ([tensor for _, tensor in leaves(tree)] for tree in (self._kept, groups))
+            foreach_copy_(own, values)
+        return self._kept
 
     def find(
         self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
@@ -169,7 +206,7 @@ class StepsOfKind:
         shape = (batch.x.shape, *(state.stride() for state in states))
         if shape not in self.scripts:
             self._steps[shape] += 1
-            if self._steps[shape] <= STEPS_BEFORE:
+            if self._steps[shape] <= (steps_before() if self.recorder else STEPS_BEFORE):
                 return None
             if shape not in self._tried:
                 script = self._script(step, batch, tensors, states)
@@ -215,9 +252,13 @@ class StepsOfKind:
         inputs = [batch.x, batch.y, *tensors, *detached]
         before = _StepSnapshot(self._modules(), self._generators, inputs)
         try:
-            source = source_of(lambda: step(batch, detached), inputs)
-            before.check_python()
-            script: Script = compile_script(source, "step")
+            if self.recorder:
+                script = _graph_of(self.recorder, step, batch, detached)
+                before.check_python()
+            else:
+                source = source_of(lambda: step(batch, detached), inputs)
+                before.check_python()
+                script = compile_script(source, "step")
             before.restore()
             return script if self._agrees(script, step, batch, tensors, states) else None
         except Exception:  # of any kind: the step itself is taken next and raises its own errors
@@ -278,6 +319,37 @@ class _StepSnapshot:
         ]
         numpy: dict[str, Any] = np.random.get_state(legacy=False)
         return attributes, random.getstate(), numpy
+
+
+def _graph_of(
+    recorder: GraphRecorder, step: Step, batch: Batch, states: Sequence[Tensor]
+) -> Script:
+    """Return a CUDA graph of a step, with the arguments and results of a script.
+
+    The next step overwrites the results, except the losses.
+
+    Raises:
+        UnrecordableError: the step cannot be recorded.
+    """
+    count = len(states)
+
+    def recorded(inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        x, y, *own = inputs.values()
+        return (*step(batch._replace(x=x, y=y), own),)
+
+    def named(x: Tensor, y: Tensor, states: Sequence[Tensor]) -> dict[str, Tensor]:
+        return {"x": x, "y": y, **{str(n): state for n, state in enumerate(states)}}
+
+    graph = recorder(recorded, named(batch.x, batch.y, states))
+    if graph is None:
+        raise UnrecordableError("it is not recorded as a CUDA graph")
+
+    def script(x: Tensor, y: Tensor, *more: Tensor) -> Sequence[Tensor]:
+        loss, value, *rest = graph(named(x, y, more[len(more) - count :]))
+        kept = loss.clone()
+        return kept, kept if value is loss else value.clone(), *rest
+
+    return script
 
 
 def _groups(view: View) -> dict[str, Tensor]:

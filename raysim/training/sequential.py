@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +38,14 @@ from raysim.training.job import (
     LocalLosses,
     batch_bounds,
     iterate_epochs,
+    sent_to,
     steps_of,
 )
 from raysim.training.network import Network
 from raysim.training.objective import derivatives, objective, reported_objective
-from raysim.training.recorded_steps import ClientSteps, GuardedView, RecordedSteps
+from raysim.training.recorded_steps import ClientSteps, RecordedSteps
 from raysim.training.rule_keys import functions_of_step
+from raysim.training.stacked.cuda_graphs import GraphRecorder
 from raysim.training.tail_average import TailAverage
 from raysim.training.update import Update
 
@@ -51,8 +53,22 @@ from raysim.training.update import Update
 class SequentialTrainer:
     """Trains clients one after another on one resident network."""
 
-    def __init__(self, network: Network, local: LocalSettings, precision: str) -> None:
-        self.network = network
+    def __init__(
+        self,
+        network: Network,
+        local: LocalSettings,
+        precision: str,
+        recorder: GraphRecorder | None = None,
+    ) -> None:
+        """Train clients on a network.
+
+        Args:
+            network: The network, on its device.
+            local: The settings of local training.
+            precision: `engine.precision`.
+            recorder: Records steps as CUDA graphs, on a GPU; None records none there.
+        """
+        self.network, self._recorder = network, recorder
         self.local, self.optimizer = local, local.build_optimizer()
         self._frozen: Network | None = None
         self._buffer: Batch | None = None
@@ -63,8 +79,10 @@ class SequentialTrainer:
         self._generators = [torch.default_generator]
         if self._device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
-        records = self._device.type == "cpu" and can_record_steps()
-        self.recorded = RecordedSteps(self._modules, self._generators) if records else None
+        records = recorder or (self._device.type == "cpu" and can_record_steps())
+        self.recorded = (
+            RecordedSteps(self._modules, self._generators, recorder) if records else None
+        )
 
     def _modules(self) -> list[nn.Module]:
         frozen = self._frozen.modules() if self._frozen else ()
@@ -75,7 +93,13 @@ class SequentialTrainer:
         before = self.rng_state()
         self.seed(job.torch_seed)
         try:
-            return ClientTraining(self, job.with_samples_read()).run()
+            with self._recorder.stream_context() if self._recorder else nullcontext():
+                return ClientTraining(self, job.with_samples_read()).run()
+        except torch.OutOfMemoryError:
+            if self._recorder and self._recorder.works:  # the client is tried again
+                self._recorder.give_up()
+                self.recorded = None
+            raise
         finally:
             self.set_rng_state(before)
 
@@ -199,7 +223,6 @@ class ClientTraining:
         self.loss_is_objective = not other and job.values.keeps_loss
         self.recorded, before = self.recorded_steps(()), self.before_momentum
         self.recorded_direction = self.recorded_steps(before) if before else None
-        self.guarded = GuardedView(**vars(self.view)) if self.recorded else self.view
 
     @cached_property
     def copies(self) -> bool:
@@ -287,7 +310,7 @@ class ClientTraining:
         buffer = self.trainer.buffer(data, used)
         sizes = [stop - start for start, stop in bounds]
         for inputs, order in iterate_epochs(self.job, bounds):
-            index = torch.from_numpy(order[:used]).to(data.y.device)
+            index = sent_to(data.y.device, order[:used])
             x = torch.index_select(inputs, 0, index, out=buffer.x)
             y = torch.index_select(data.y, 0, index, out=buffer.y)
             for pair in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):
@@ -326,11 +349,12 @@ class ClientTraining:
 
     def guarded_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the result of `direction`, for a view that refuses reads of its other parts."""
-        return self.direction(self.guarded, self.guarded_gradient(batch), batch, states)
+        view = cast("ClientSteps", self.recorded_direction).guarded
+        return self.direction(view, self.differentiate(view, batch), batch, states)
 
     def guarded_gradient(self, batch: Batch, states: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
-        """Return the result of `differentiate`, for the same view."""
-        return self.differentiate(self.guarded, batch)
+        """Return the result of `differentiate`, for such a view."""
+        return self.differentiate(cast("ClientSteps", self.recorded).guarded, batch)
 
     def direction(
         self, view: View, taken: Sequence[Tensor], batch: Batch, states: Sequence[Tensor]

@@ -20,7 +20,7 @@ SIZES = (1, 9, 30, 17)
 """Samples of clients; with B=8: 1 to 4 steps, full and partial batches."""
 FEW = (1, 9, 24)
 """Those of runs in all modes; in a stack, three steps of an epoch have two kinds of batches."""
-MODES = ("alone", "stack", "graphs")
+MODES = ("alone", "stack", "graphs", "recorded")
 DISTANCE = 1e-5
 """Most that parameters and losses on the device may be from the CPU's: other orders of sums."""
 NEVER = 10**9
@@ -66,9 +66,9 @@ class Runs:
 
     def on_gpu(self, mode: str) -> Outcome:
         """Run on the device in one of MODES; a graph takes batches of a kind from the fourth on."""
-        replays = 1 if mode == "graphs" else NEVER
+        replays = 1 if mode in ("graphs", "recorded") else NEVER
         self._patch.setattr(cuda_graphs, "MIN_REPLAYS", replays)
-        stack = 0 if mode == "alone" else len(self._sizes)
+        stack = 0 if mode in ("alone", "recorded") else len(self._sizes)
         with CudaDevice(lines=False) as gpu:
             result, notes = self._run(
                 mode, **{"engine.gpus_per_actor": 1.0, "engine.vectorize": stack}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import raysim
+from raysim.numbers.tensors import not_finite, on_device, on_host
 from raysim.training import sequential
 from tests.cuda.device import CudaDevice
 from tests.cuda.runs import Runs
@@ -287,6 +288,28 @@ def test_a_fault_in_the_steps_of_a_run_ends_it(tmp_path, monkeypatch, fault):
     monkeypatch.setattr(sequential, "gradients_of", lambda *at: [*map(plant, real(*at))])
     with pytest.raises(raysim.RaysimError, match=message):
         Runs(tmp_path, monkeypatch, "fedavg", "mlp", rounds=1).on_gpu("alone")
+
+
+def test_tensors_that_are_not_finite_are_named_and_the_host_waits_once_for_finite_ones(gpu):
+    finite = {
+        "a": on_gpu(1, 2),
+        "b": on_gpu(-3),
+        "counter": torch.ones(2, dtype=torch.int64).cuda(),
+    }
+    before = gpu.counts["syncs"]
+    assert not_finite(finite) == []
+    assert gpu.counts["syncs"] == before + 1
+    broken = {**finite, "c": on_gpu(1, float("nan")), "host": torch.tensor([float("inf")])}
+    assert not_finite(broken) == ["host", "c"]
+
+
+def test_tensors_go_to_the_device_and_back_by_one_copy(gpu):
+    tensors = {"w": torch.randn(3, 4), "b": torch.randn(5), "n": torch.tensor(7)}
+    there = on_device(tensors, torch.device("cuda", 0))
+    assert all(tensor.is_cuda for tensor in there.values()) and gpu.counts["to the device"] == 2
+    back = on_host(there)
+    assert gpu.counts["to the host"] == 2  # one of each dtype
+    assert all(torch.equal(back[name], tensor) for name, tensor in tensors.items())
 
 
 class Pooling(nn.Module):

@@ -33,7 +33,7 @@ def test_a_method_is_the_cpus_and_a_graph_is_its_steps(tmp_path, monkeypatch, me
     stack, graphs = runs.on_gpu("stack"), runs.on_gpu("graphs")
     assert family == "dropping" or distance(runs.on_cpu(), stack.result) < DISTANCE
     assert distance(stack.result, graphs.result) == 0
-    assert (graphs.gpu.counts["replays"] > 0) == (method not in ONE_BY_ONE)
+    assert (graphs.gpu.counts["replays"] > 0) == (method != "fedasync")
     assert not [note for each in (stack, graphs) for note in each.notes]
 
 
@@ -41,7 +41,11 @@ def test_a_method_is_the_cpus_and_a_graph_is_its_steps(tmp_path, monkeypatch, me
     ("method", "family"),
     [pytest.param(*case, marks=[] if case in ALONE else pytest.mark.full) for case in CASES],
 )
-def test_a_method_alone_is_the_cpus(tmp_path, monkeypatch, method, family):
+def test_a_method_alone_is_the_cpus_and_a_graph_is_its_steps(tmp_path, monkeypatch, method, family):
     runs = Runs(tmp_path, monkeypatch, method, family, FEW)
-    alone = runs.on_gpu("alone")
+    alone, recorded = runs.on_gpu("alone"), runs.on_gpu("recorded")
     assert distance(runs.on_cpu(), alone.result) < DISTANCE and not alone.notes
+    assert distance(alone.result, recorded.result) == 0
+    losses = [each.result.metrics["train_loss"].to_pylist() for each in (alone, recorded)]
+    assert losses[0] == losses[1]
+    assert (recorded.gpu.counts["replays"] > 0) == (method != "fedasync")

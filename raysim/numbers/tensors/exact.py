@@ -31,7 +31,7 @@ from raysim.numbers.arrays import Integers
 from raysim.numbers.tensors.magnitudes import LIMIT, STEP, by_magnitude
 from raysim.numbers.tensors.packed import as_tensor
 from raysim.numbers.tensors.packed_totals import Parts, join, split
-from raysim.numbers.tensors.sets import Layout, Tensors
+from raysim.numbers.tensors.sets import Layout, Tensors, read_pair
 
 SCALE = 2.0**46
 BLOCK = 32_768
@@ -88,11 +88,11 @@ class Addend:
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             flats = {dtype: [torch.cat(values)] for dtype, values in parts.items()}
         extremes = [
-            extreme.item()
+            extreme
             for dtype, parts in flats.items()
             for part in parts
             if _is_summed(dtype) and part.numel()
-            for extreme in torch.aminmax(part)
+            for extreme in read_pair(torch.aminmax(part))
         ]
         if all(-LIMIT <= extreme <= LIMIT for extreme in extremes):
             return cls(layout, flats, max(map(abs, extremes), default=0.0))

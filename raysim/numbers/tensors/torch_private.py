@@ -27,6 +27,7 @@ def _part(path: str) -> Any:
 
 _foreach_add = _part("_foreach_add")
 _foreach_add_ = _part("_foreach_add_")
+_foreach_copy_ = _part("_foreach_copy_")
 _foreach_norm = _part("_foreach_norm")
 _innermost_transform = _part("_C._functorch.peek_interpreter_stack")
 _run_backward = _part("autograd.Variable._execution_engine.run_backward")
@@ -89,6 +90,15 @@ def foreach_add_(
         return
     for tensor, other in zip(tensors, others, strict=True):
         tensor.add_(other, alpha=alpha)
+
+
+def foreach_copy_(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Copy every other tensor into the tensor at its place."""
+    if _runs_foreach(_foreach_copy_):
+        _foreach_copy_(tensors, others)
+        return
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.copy_(other)
 
 
 def foreach_norm(tensors: Sequence[Tensor]) -> list[Tensor]:

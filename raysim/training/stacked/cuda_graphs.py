@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from raysim.errors import MachineError
+from raysim.numbers.tensors.torch_private import foreach_copy_
 
 Inputs = Mapping[str, Tensor]
 Outputs = tuple[Tensor, ...]
@@ -32,6 +33,14 @@ MIN_REPLAYS = 12
 Replays may be in later groups: as many calls are expected as there were.
 """
 
+MOST_FAILURES = 8
+"""Failed recordings after which none is tried: a kind without a key is new in each group."""
+
+
+def steps_before() -> int:
+    """Return the number of steps of a kind before one is recorded of a client alone."""
+    return CALLS_BEFORE + MIN_REPLAYS
+
 
 WAITS = "called a synchronizing CUDA operation"
 """torch's message when a refused operation waits for the device."""
@@ -39,10 +48,12 @@ NO_MEMORY = "there is no memory for their tensors"
 
 
 class GraphRecorder:
-    """Records steps as CUDA graphs until a recording fails; its tensors are then undefined.
+    """Records steps as CUDA graphs until memory is short, or many kinds of steps have failed.
+
+    The tensors of a recording that failed are undefined.
 
     Attributes:
-        stream_context: Returns the context for training a group.
+        stream_context: Returns the context for training clients.
         works: Whether steps are still recorded.
     """
 
@@ -64,25 +75,32 @@ class GraphRecorder:
         """
         self._record, self._note, self.stream_context = record, note, stream_context
         self._free, self.works = free, True
+        self._failures: list[str] = []
 
-    def __call__(self, step: Step, inputs: Inputs) -> Step:
-        """Return a recording of a step, or the step if it cannot be recorded."""
+    def __call__(self, step: Step, inputs: Inputs) -> Step | None:
+        """Return a recording of a step, or None if it cannot be recorded."""
         if self.works:
             try:
                 return self._record(step, inputs)
             except torch.OutOfMemoryError:
-                reason = NO_MEMORY
+                self.give_up()
             except RuntimeError as error:  # for example, it waits for the device
-                reason = " ".join(str(error).split())
-            self.give_up(reason)
-        return step
+                self._fail(" ".join(str(error).split()))
+                self.works = len(self._failures) < MOST_FAILURES
+        return None
 
-    def give_up(self, reason: str) -> None:
-        """Stop recording steps, and note the reason."""
+    def give_up(self) -> None:
+        """Stop recording steps, as memory is short."""
         self.works = False
         if self._free:
             self._free()
-        self._note(f"steps are not recorded as CUDA graphs: {reason}")
+        self._fail(NO_MEMORY)
+
+    def _fail(self, reason: str) -> None:
+        """Note why a kind of step is not recorded, each reason once."""
+        if reason not in self._failures:
+            self._note(f"steps are not recorded as CUDA graphs: {reason}")
+        self._failures.append(reason)
 
 
 class GraphedSteps:
@@ -111,7 +129,7 @@ class GraphedSteps:
         calls = self._calls[shapes]
         pays = max(calls, repeats) >= CALLS_BEFORE + MIN_REPLAYS
         if pays and calls > CALLS_BEFORE and shapes not in self._recordings:
-            self._recordings[shapes] = self._recorder(self._step, inputs)
+            self._recordings[shapes] = self._recorder(self._step, inputs) or self._step
         return self._recordings.get(shapes, self._step)(inputs)
 
 
@@ -127,6 +145,10 @@ class CudaRecording:
                 frees none of its cached memory when memory is short.
         """
         self._inputs = {name: tensor.clone() for name, tensor in inputs.items()}
+        by_dtype: dict[torch.dtype, list[str]] = {}
+        for name, tensor in inputs.items():
+            by_dtype.setdefault(tensor.dtype, []).append(name)
+        self._alike = [*by_dtype.values()]
         self.graph = torch.cuda.CUDAGraph()
         self.graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
@@ -157,8 +179,8 @@ class CudaRecording:
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Take the step; return tensors that the next step overwrites."""
-        for name, tensor in inputs.items():
-            self._inputs[name].copy_(tensor)
+        for names in self._alike:
+            foreach_copy_([self._inputs[n] for n in names], [inputs[n] for n in names])
         self.graph.replay()
         return self._outputs
 

@@ -27,7 +27,7 @@ from raysim.training.objective import inner_product, objective
 from raysim.training.rule_keys import functions_of_step, key_of_rules
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.batch_norm import Padding
-from raysim.training.stacked.cuda_graphs import NO_MEMORY, GraphedSteps, GraphRecorder
+from raysim.training.stacked.cuda_graphs import GraphedSteps, GraphRecorder
 from raysim.training.stacked.stacks import Tree, assign, copy_tree, leaves
 from raysim.training.stacked.update import StackedUpdate
 from raysim.training.update import coupled_decay
@@ -319,5 +319,5 @@ class KeptSteps:
             return False
         self._kinds.clear()
         if self._recorder.works:
-            self._recorder.give_up(NO_MEMORY)
+            self._recorder.give_up()
         return True

@@ -17,6 +17,7 @@ from raysim.errors import MachineError
 from raysim.training.stacked.cuda_graphs import (
     CALLS_BEFORE,
     MIN_REPLAYS,
+    MOST_FAILURES,
     CudaGraphs,
     GraphedSteps,
     GraphRecorder,
@@ -109,7 +110,10 @@ def test_what_cannot_be_recorded_is_done_each_time():
     recorder = GraphRecorder(refuse, notes.append)
     take(GraphedSteps(add_one, recorder), 20)
     take(GraphedSteps(add_one, recorder), 20, (3,))
-    assert refused == [(2,)]  # then no more is tried
+    assert refused == [(2,), (3,)]  # each once, said once
+    for size in range(4, 20):
+        take(GraphedSteps(add_one, recorder), 20, (size,))
+    assert len(refused) == MOST_FAILURES and not recorder.works
     assert notes == [
         "steps are not recorded as CUDA graphs: operation not permitted when stream is capturing"
     ]
@@ -259,7 +263,7 @@ def test_memory_of_a_group_whose_recording_did_not_fit_is_freed_too(cuda):
     notes = []
     kept = KeptSteps(recorder := GraphRecorder(refuse, notes.append))
     assert kept.of(step)[0] is own
-    assert recorder(add_one, X) is add_one
+    assert recorder(add_one, X) is None
     assert kept.give_up() and not kept.give_up() and len(notes) == 1
 
 
@@ -269,7 +273,7 @@ def test_a_step_that_waits_for_the_device_is_never_recorded(cuda):
 
     Reads.waiting, notes, before = 1, [], Graph.alive  # "warn", set by the user
     recorder = recorder_on(GPU, notes.append)
-    assert recorder(step, X) is step
+    assert recorder(step, X) is None
     assert notes == [
         f"steps are not recorded as CUDA graphs: {step.__qualname__} (test_cuda_graphs.py, line"
         f" {step.__code__.co_firstlineno + 1}) waits for the device"
@@ -279,7 +283,7 @@ def test_a_step_that_waits_for_the_device_is_never_recorded(cuda):
 
 def test_nothing_is_kept_once_recordings_are_given_up():
     def refuse(step, inputs):
-        raise RuntimeError("not while a stream is captured")
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
     recorder = GraphRecorder(refuse, lambda note: None)
     step = SimpleNamespace(direction=add_one, key=lambda: "kind", on_its_own=lambda: None)
@@ -294,7 +298,7 @@ def test_a_recording_that_cuda_gives_up_leaves_no_process_to_go_on_in(cuda, monk
         raise RuntimeError("CUDA error: operation not permitted\nSearch for it")
 
     recorder = GraphRecorder(CudaGraphs(GPU).record, print)
-    assert recorder(waits, X) is waits  # the recording has ended as it should
+    assert recorder(waits, X) is None  # the recording has ended as it should
     monkeypatch.setattr(Graph, "invalidated", True)
     recorder = GraphRecorder(CudaGraphs(GPU).record, print)
     expected = r"^a step ends its recording as a CUDA graph \(CUDA error: operation not permitted\)"
