@@ -54,6 +54,19 @@ OWN = ("/raysim/", "/workloads/", "/tests/")
 NOT_OWN = ("/tests/cuda/device.py", "/tests/cuda/graphs.py", "/tests/cuda/transfers.py")
 
 
+def _without_onednn(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that uses none of oneDNN's kernels, whose workspace no graph can keep."""
+
+    def run(*args: Any) -> Any:
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            return forward(*args)
+        finally:
+            torch._C._set_mkldnn_enabled(True)
+
+    return run
+
+
 def line() -> str:
     """Return the innermost line that asked for an operation, outside torch and this device."""
     frame = sys._getframe(1)
@@ -112,6 +125,7 @@ class CudaDevice:
                 (torch, "autocast", lambda kind, *given, **own: autocast("cpu", *given, **own)),
                 # cuDNN joins the weights of recurrent layers; a CPU has no such operation.
                 (torch.nn.RNNBase, "flatten_parameters", lambda layer: None),
+                (torch.nn.LSTM, "forward", _without_onednn(torch.nn.LSTM.forward)),
             ):
                 stack.enter_context(mock.patch.object(owner, name, value))
             stack.enter_context(_Functions(self))

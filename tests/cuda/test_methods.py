@@ -23,7 +23,8 @@ CASES = [(method, family_of(number, method)) for number, method in enumerate(MET
 CASES += [("fedavg", "dropping"), ("fsvrg", "dropping")]
 
 
-ALONE = {*CASES[::3], *CASES[-2:], *(case for case in CASES if case[0] in ONE_BY_ONE)}
+LSTM = ("fedprox", "lstm")  # which is in no stack
+ALONE = {LSTM, *CASES[::3], *CASES[-2:], *(case for case in CASES if case[0] in ONE_BY_ONE)}
 """Cases that are not left to `tests.full`: a method's code is the same in stacks."""
 
 
@@ -39,7 +40,10 @@ def test_a_method_is_the_cpus_and_a_graph_is_its_steps(tmp_path, monkeypatch, me
 
 @pytest.mark.parametrize(
     ("method", "family"),
-    [pytest.param(*case, marks=[] if case in ALONE else pytest.mark.full) for case in CASES],
+    [
+        pytest.param(*case, marks=[] if case in ALONE else pytest.mark.full)
+        for case in [*CASES, LSTM]
+    ],
 )
 def test_a_method_alone_is_the_cpus_and_a_graph_is_its_steps(tmp_path, monkeypatch, method, family):
     runs = Runs(tmp_path, monkeypatch, method, family, FEW)
