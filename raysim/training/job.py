@@ -128,10 +128,15 @@ class LocalLosses:
 
     @classmethod
     def of(cls, losses: Tensor, objectives: Tensor, sizes: Sequence[int]) -> LocalLosses:
-        """Average losses [S] and objectives [S] of S steps on batches of these sizes."""
+        """Average losses [S] and objectives [S] of S steps on batches of these sizes.
+
+        Where they are one tensor, it is read once.
+        """
         if not sizes:
             return cls(0, float("nan"), float("nan"))
-        both = torch.stack([losses, objectives]).double().cpu().numpy()
+        if objectives is losses:
+            losses = objectives = losses.cpu()
+        both = torch.stack([losses, objectives]).cpu().double().numpy()
         loss, objective = (both @ np.asarray(sizes, dtype=np.float64)) / sum(sizes)
         return cls(len(sizes), float(loss), float(objective))
 

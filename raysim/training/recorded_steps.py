@@ -229,6 +229,19 @@ class StepsOfKind:
         states: Sequence[Tensor],
     ) -> bool:
         """Return whether a script agrees with the step; restore all tensors and generators."""
+        agrees = self._has_same_bits(script, step, batch, tensors, states)
+        if self.recorder and not agrees:
+            self.recorder.fail("the graph of a step does not give its bits")
+        return agrees
+
+    def _has_same_bits(
+        self,
+        script: Script,
+        step: Step,
+        batch: Batch,
+        tensors: Sequence[Tensor],
+        states: Sequence[Tensor],
+    ) -> bool:
         detached = [state.detach() for state in states]
         inputs = [batch.x, batch.y, *tensors, *detached]
         before = _StepSnapshot(self._modules(), self._generators, inputs)

@@ -271,7 +271,9 @@ class ClientTraining:
         self.given.check_left("finish")
         if not sizes:
             return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
-        return upload, LocalLosses.of(torch.stack(losses), torch.stack(objectives), sizes)
+        figures = torch.stack(losses)
+        one = all(value is loss for value, loss in zip(objectives, losses, strict=True))
+        return upload, LocalLosses.of(figures, figures if one else torch.stack(objectives), sizes)
 
     def companions(self) -> dict[str, Beside]:
         """Return the rules' companions at their start, by name."""

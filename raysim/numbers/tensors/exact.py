@@ -131,7 +131,7 @@ class ExactSum:
                 _add_with_rounder(totals, flats, factor)
                 self._rounders[dtype] += 1
             else:
-                totals += _rounded(torch.cat([*flats]), factor)
+                totals += _rounded(torch.cat([*flats]) if flats[1:] else flats[0], factor)
         for key, values in addend.coarse.items():
             _add(self._coarse, key, _rounded(values, fraction * SCALE * 2.0 ** (-STEP * key.k)))
 

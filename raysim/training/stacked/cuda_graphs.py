@@ -85,7 +85,7 @@ class GraphRecorder:
             except torch.OutOfMemoryError:
                 self.give_up()
             except RuntimeError as error:  # for example, it waits for the device
-                self._fail(" ".join(str(error).split()))
+                self.fail(" ".join(str(error).split()))
                 self.works = len(self._failures) < MOST_FAILURES
         return None
 
@@ -94,9 +94,9 @@ class GraphRecorder:
         self.works = False
         if self._free:
             self._free()
-        self._fail(NO_MEMORY)
+        self.fail(NO_MEMORY)
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Note why a kind of step is not recorded, each reason once."""
         if reason not in self._failures:
             self._note(f"steps are not recorded as CUDA graphs: {reason}")
