@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.api.rules import Batch, LocalValues, Rules, Transform, View
+from raysim.errors import MachineError
 from raysim.numbers.given import PARTS
 from raysim.numbers.tensors import flatten
 from raysim.numbers.tensors.torch_private import compile_script, foreach_copy_
@@ -120,6 +121,14 @@ class RecordedSteps:
             tensors = [*view.params.values(), *own.values()]
         return ClientSteps(self._kinds[kind], tensors, guarded)
 
+    def give_up(self) -> None:
+        """Free what is recorded, and record nothing more, as memory is short."""
+        if self.recorder and self.recorder.works:
+            self.recorder.give_up()
+        for kind in self._kinds.values():  # clients that are done may still refer to them
+            kind.clear()
+        self._kinds.clear()
+
 
 class ClientSteps:
     """Steps of one client, taken by script if there is one.
@@ -178,6 +187,12 @@ class StepsOfKind:
         self.scripts: dict[Hashable, Script | None] = {}
         """Scripts by the shape of the batch and the strides of the states."""
 
+    def clear(self) -> None:
+        """Free the scripts, and the tensors that graphs read."""
+        self._tried.clear()
+        self.scripts.clear()
+        self._kept = None
+
     def kept(self, view: View) -> dict[str, Any]:
         """Return the groups of a view in this kind's own tensors, which its graphs read."""
         groups = {part: getattr(view, part) for part in PARTS}
@@ -185,7 +200,8 @@ class StepsOfKind:
             self._kept = copy_tree(groups)
         else:
             own, values = ([tensor for _, tensor in leaves(tree)] for tree in (self._kept, groups))
-            foreach_copy_(own, values)
+            with torch.no_grad():
+                foreach_copy_(own, values)
         return self._kept
 
     def find(
@@ -250,6 +266,8 @@ class StepsOfKind:
             before.restore()
             ran = [*script(*(tensor.detach() for tensor in inputs)), *before.tensors_now()]
             return all(map(_same_bits, taken, ran))
+        except MachineError:
+            raise
         except Exception:  # of any kind, as below
             return False
         finally:
@@ -261,6 +279,12 @@ class StepsOfKind:
         """Write a script and compare it with the step on a batch; restore everything."""
         if any(isinstance(m, ATTENTION) and not m.training for m in self._modules()):
             return None
+        if self.recorder:
+            # cuDNN keeps draws of dropout between layers, and makes others once a seed is set.
+            if any(isinstance(m, nn.RNNBase) and m.dropout for m in self._modules()):
+                return None
+            if any(t.device != batch.x.device for t in (*tensors, *states)):  # a graph's constants
+                return None
         detached = [state.detach() for state in states]  # a first state may be one of the tensors
         inputs = [batch.x, batch.y, *tensors, *detached]
         before = _StepSnapshot(self._modules(), self._generators, inputs)
@@ -274,6 +298,8 @@ class StepsOfKind:
                 script = compile_script(source, "step")
             before.restore()
             return script if self._agrees(script, step, batch, tensors, states) else None
+        except MachineError:
+            raise
         except Exception:  # of any kind: the step itself is taken next and raises its own errors
             return None
         finally:

@@ -30,6 +30,7 @@ from raysim.api.rules import (
 from raysim.config import LocalSettings
 from raysim.numbers.given import Given
 from raysim.numbers.tensors import CPU, Tensors
+from raysim.numbers.tensors.sets import ALIGNMENT
 from raysim.numbers.tensors.torch_private import can_record_steps, gradients_of
 from raysim.training.companions import Beside
 from raysim.training.job import (
@@ -84,6 +85,11 @@ class SequentialTrainer:
             RecordedSteps(self._modules, self._generators, recorder) if records else None
         )
 
+    @property
+    def records_graphs(self) -> bool:
+        """True if steps are recorded as CUDA graphs."""
+        return self._recorder is not None and self._recorder.works
+
     def _modules(self) -> list[nn.Module]:
         frozen = self._frozen.modules() if self._frozen else ()
         return [*self.network.modules(), *frozen]
@@ -96,9 +102,8 @@ class SequentialTrainer:
             with self._recorder.stream_context() if self._recorder else nullcontext():
                 return ClientTraining(self, job.with_samples_read()).run()
         except torch.OutOfMemoryError:
-            if self._recorder and self._recorder.works:  # the client is tried again
-                self._recorder.give_up()
-                self.recorded = None
+            if self._recorder and self.recorded:  # the client is tried again
+                self.recorded.give_up()
             raise
         finally:
             self.set_rng_state(before)
@@ -311,12 +316,17 @@ class ClientTraining:
         data, used = self.job.data, bounds[-1][1]
         buffer = self.trainer.buffer(data, used)
         sizes = [stop - start for start, stop in bounds]
+        copies = self.trainer.records_graphs and any(
+            start * buffer.x[0].nbytes % ALIGNMENT for start, _ in bounds
+        )
         for inputs, order in iterate_epochs(self.job, bounds):
             index = sent_to(data.y.device, order[:used])
             x = torch.index_select(inputs, 0, index, out=buffer.x)
             y = torch.index_select(data.y, 0, index, out=buffer.y)
             for pair in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):
-                yield Batch(*pair, scoring=data.scoring)
+                batch = Batch(*pair, scoring=data.scoring)
+                # A graph's x is aligned, which may choose kernels.
+                yield batch._replace(x=batch.x.clone()) if copies else batch
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take one step; return the loss at T=1 and the objective before it."""

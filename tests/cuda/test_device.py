@@ -310,6 +310,9 @@ def test_tensors_go_to_the_device_and_back_by_one_copy(gpu):
     back = on_host(there)
     assert gpu.counts["to the host"] == 2  # one of each dtype
     assert all(torch.equal(back[name], tensor) for name, tensor in tensors.items())
+    mixed = on_host({**there, "steps": torch.tensor(3)})  # as of an optimizer that is kept
+    assert [*mixed] == ["w", "b", "n", "steps"] and mixed["steps"] == 3
+    assert torch.equal(mixed["w"], tensors["w"])
 
 
 class Pooling(nn.Module):

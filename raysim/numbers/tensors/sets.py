@@ -234,10 +234,12 @@ def not_finite(tensors: Tensors) -> list[str]:
 
 def on_host(tensors: Tensors) -> Tensors:
     """Return tensors on the CPU; from a GPU by one copy of each dtype."""
-    if not any(tensor.is_cuda for tensor in tensors.values()):
+    there = {name: tensor for name, tensor in tensors.items() if tensor.is_cuda}
+    if not there:
         return tensors
-    layout = Layout.of(tensors)
-    return layout.unpack({dtype: flat.cpu() for dtype, flat in layout.pack(tensors).items()})
+    layout = Layout.of(there)
+    flats = {dtype: flat.cpu() for dtype, flat in layout.pack(there).items()}
+    return {**tensors, **layout.unpack(flats)}
 
 
 def on_device(tensors: Tensors, device: torch.device) -> Tensors:

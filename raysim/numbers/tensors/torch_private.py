@@ -93,12 +93,17 @@ def foreach_add_(
 
 
 def foreach_copy_(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
-    """Copy every other tensor into the tensor at its place."""
-    if _runs_foreach(_foreach_copy_):
-        _foreach_copy_(tensors, others)
+    """Copy every other tensor into the tensor at its place; their dtypes may differ."""
+    pairs = [*zip(tensors, others, strict=True)]
+    if not _runs_foreach(_foreach_copy_):
+        for tensor, other in pairs:
+            tensor.copy_(other)
         return
-    for tensor, other in zip(tensors, others, strict=True):
-        tensor.copy_(other)
+    alike: dict[tuple[torch.dtype, torch.dtype], list[tuple[Tensor, Tensor]]] = {}
+    for tensor, other in pairs:  # CUDA's fast kernel looks at the dtype of one tensor alone
+        alike.setdefault((tensor.dtype, other.dtype), []).append((tensor, other))
+    for group in alike.values():
+        _foreach_copy_(*zip(*group, strict=True))
 
 
 def foreach_norm(tensors: Sequence[Tensor]) -> list[Tensor]:

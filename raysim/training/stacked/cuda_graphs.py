@@ -161,8 +161,8 @@ class CudaRecording:
                 cause = " ".join(str(error).partition("\n")[0].split())
                 raise MachineError(
                     f"a step ends its recording as a CUDA graph ({cause}), after which torch cannot"
-                    " be relied on in this process: start again with engine.vectorize=0, which"
-                    " records none"
+                    " be relied on in this process: change what waits there, or train on the CPU"
+                    " (engine.gpus_per_actor=0)"
                 ) from error
             if WAITS in str(error):
                 raise RuntimeError(f"{_caller(error)} waits for the device") from error
@@ -267,7 +267,12 @@ class CudaGraphs:
         self._last, self._pool = None, torch.cuda.graph_pool_handle()
 
     def _recorded(self, step: Step, inputs: Inputs) -> Step:
-        recording = CudaRecording(step, inputs, self._pool)
+        try:
+            recording = CudaRecording(step, inputs, self._pool)
+        except BaseException:
+            if self._last is None:  # the pool went with its only graph
+                self._pool = torch.cuda.graph_pool_handle()
+            raise
         self._last = recording.graph
         return recording
 

@@ -99,3 +99,10 @@ def test_a_module_may_have_hooks_where_that_is_unknown(monkeypatch):
     assert torch_private.has_hooks(module)
     monkeypatch.setattr(torch_private, "_HOOKS", ("_no_such_hooks",))
     assert torch_private.has_hooks(nn.Linear(2, 2))
+
+
+def test_copies_convert_dtypes_whatever_stands_first():
+    targets = [torch.zeros(2), torch.zeros(1, dtype=torch.int64), torch.zeros(3)]
+    torch_private.foreach_copy_(targets, [torch.ones(2), torch.tensor([7.0]), torch.arange(3)])
+    assert [target.tolist() for target in targets] == [[1, 1], [7], [0, 1, 2]]
+    assert targets[1].dtype == torch.int64
