@@ -100,6 +100,29 @@ def source_of(step: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) ->
     return "\n    ".join([f"def step({arguments}):", *lines, f"return {results}\n"])
 
 
+def from_elsewhere(step: Callable[[], object], inputs: Sequence[Tensor]) -> str:
+    """Take a step; return in words a tensor that it reads and has not made; empty without one.
+
+    Args:
+        step: Function that takes the step.
+        inputs: The tensors that it may read.
+    """
+    known, found = {_memory(tensor) for tensor in inputs}, list[str]()
+
+    def see(function: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
+        read = _tensors([*args, *kwargs.values()])
+        found.extend(
+            f"a tensor {tuple(tensor.shape)} is from elsewhere; register it as a buffer"
+            for tensor in read
+            if tensor.dim() and tensor.numel() and _memory(tensor) not in known
+        )
+        known.update(map(_memory, _tensors(out)))
+
+    with watch_operations(see):
+        step()
+    return next(iter(found), "")
+
+
 @dataclass
 class _Call:
     """Call below autograd: its source, and its tensors."""

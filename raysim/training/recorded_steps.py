@@ -35,7 +35,7 @@ from raysim.errors import MachineError
 from raysim.numbers.given import PARTS
 from raysim.numbers.tensors import flatten
 from raysim.numbers.tensors.torch_private import compile_script, foreach_copy_
-from raysim.training.operations import UnrecordableError, source_of
+from raysim.training.operations import UnrecordableError, from_elsewhere, source_of
 from raysim.training.rule_keys import functions_of_step, key_of_rules
 from raysim.training.stacked.cuda_graphs import GraphRecorder, steps_before
 from raysim.training.stacked.stacks import copy_tree, leaves
@@ -279,17 +279,14 @@ class StepsOfKind:
         """Write a script and compare it with the step on a batch; restore everything."""
         if any(isinstance(m, ATTENTION) and not m.training for m in self._modules()):
             return None
-        if self.recorder:
-            # cuDNN keeps draws of dropout between layers, and makes others once a seed is set.
-            if any(isinstance(m, nn.RNNBase) and m.dropout for m in self._modules()):
-                return None
-            if any(t.device != batch.x.device for t in (*tensors, *states)):  # a graph's constants
-                return None
+        if self.recorder and not self._fits_a_graph(batch, tensors, states):
+            return None
         detached = [state.detach() for state in states]  # a first state may be one of the tensors
         inputs = [batch.x, batch.y, *tensors, *detached]
         before = _StepSnapshot(self._modules(), self._generators, inputs)
         try:
             if self.recorder:
+                self._refuse_others(lambda: step(batch, detached), inputs, before)
                 script = _graph_of(self.recorder, step, batch, detached)
                 before.check_python()
             else:
@@ -304,6 +301,33 @@ class StepsOfKind:
             return None
         finally:
             before.restore()
+
+    def _fits_a_graph(
+        self, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
+    ) -> bool:
+        """Return whether a graph may do what a step does.
+
+        A replay would overwrite the states that it returned. cuDNN keeps draws of dropout between
+        layers, and makes others once a seed is set. Tensors of the host would be constants.
+        """
+        recurrent = any(isinstance(m, nn.RNNBase) and m.dropout for m in self._modules())
+        return not (states or recurrent or any(t.device != batch.x.device for t in tensors))
+
+    def _refuse_others(
+        self, step: Callable[[], object], inputs: Sequence[Tensor], before: _StepSnapshot
+    ) -> None:
+        """Check that a step reads no memory that may be another's by the next replay.
+
+        Raises:
+            UnrecordableError: it does; a note says so.
+        """
+        resident = [t for m in self._modules() for t in (*m.parameters(), *m.buffers())]
+        for _ in range(2):  # the first step may make what later ones read
+            other = from_elsewhere(step, [*inputs, *resident])
+            before.restore()
+        if other and self.recorder:
+            self.recorder.fail(other)
+            raise UnrecordableError(other)
 
 
 class _StepSnapshot:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 import raysim
 from raysim.numbers.tensors import not_finite, on_device, on_host
 from raysim.training import sequential
+from raysim.training.stacked import cuda_graphs
 from tests.cuda.device import CudaDevice
 from tests.cuda.runs import Runs
-from tests.tasks import make_settings
+from tests.tasks import Notes, make_settings, make_task
 
 
 @pytest.fixture
@@ -343,3 +344,25 @@ def test_a_layer_without_a_deterministic_kernel_names_the_setting(tmp_path, stac
     with CudaDevice():
         loose = {**own, "engine.deterministic": False, "rounds": 1}
         assert len(raysim.run(make_settings(tmp_path / "loose", **loose), task).metrics) == 1
+
+
+class Masked(nn.Module):
+    """Keeps a mask of the batch's size outside its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.mask = nn.Linear(12, 3), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mask is None or len(self.mask) != len(x):
+            self.mask = torch.ones(len(x), 1, device=x.device)
+        return self.head(x) * self.mask
+
+
+def test_a_step_that_reads_memory_of_others_is_no_graph(tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "MIN_REPLAYS", 1)
+    own = {"engine.gpus_per_actor": 1.0, "fraction": 1.0, "local.epochs": 3}
+    with CudaDevice() as gpu:
+        raysim.run(make_settings(tmp_path, **own), make_task((30, 17), Masked), notes := Notes())
+    assert not gpu.counts["captures"]
+    assert [note for note in notes.notes if "is from elsewhere; register it as a buffer" in note]

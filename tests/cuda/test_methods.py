@@ -53,3 +53,4 @@ def test_a_method_alone_is_the_cpus_and_a_graph_is_its_steps(tmp_path, monkeypat
     losses = [each.result.metrics["train_loss"].to_pylist() for each in (alone, recorded)]
     assert losses[0] == losses[1]
     assert (recorded.gpu.counts["replays"] > 0) == (method != "fedasync")
+    assert not [note for note in recorded.notes if "does not give its bits" in note]
