@@ -34,7 +34,7 @@ Bases = Mapping[str, str]
 CHANGE = ""
 """Base of a group that is a change already."""
 MEANS_ALONE = "choose a method that needs means alone, such as method.name=fedavg"
-"""Advice in place of a method that reads what a run withholds."""
+"""Advice for a run that withholds a value from its method."""
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,11 @@ because the activations then exceed the cache. cifar-cnn-5 took 0.83 and 1.12 s,
 2.20 s.
 """
 GPU_FORWARD_ROWS = 1000
-"""The same on a GPU, of which 250 images of a small network leave most idle: on an H200, evaluation
-by 250 took a third of an evaluated round (tests/benchmarks/RESULTS-GPU.md). A loss of whole batches
-is one of FORWARD_ROWS samples there, too."""
+"""The same on a GPU, which is mostly idle with 250 images of a small network.
+
+On an H200, evaluation by 250 took a third of an evaluated round (tests/benchmarks/RESULTS-GPU.md).
+A loss of whole batches is one of FORWARD_ROWS samples there, too.
+"""
 AT_TEMPERATURE = "loss_at_temperature"
 """Score: the loss at `local.temperature`, in runs with another value than 1."""
 SPREAD = ("mean", *(f"d{tenth}" for tenth in range(1, 10)))

@@ -33,15 +33,8 @@ from raysim.api.optimizer import OPTIMIZER
 from raysim.display.units import in_fitting_unit
 from raysim.errors import DamagedStateError, MachineError, RunError
 from raysim.numbers.arrays import Integers
-from raysim.numbers.tensors import (
-    Groups,
-    Tensors,
-    contiguous,
-    flatten,
-    on_device,
-    on_host,
-    unflatten,
-)
+from raysim.numbers.tensors import Groups, Tensors, contiguous, flatten, unflatten
+from raysim.numbers.tensors.packed import on_device, on_host
 from raysim.storage.atomic import force_to_disk, remove, replace_file, writing
 
 Versions = Integers

@@ -101,7 +101,7 @@ def source_of(step: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]) ->
 
 
 def from_elsewhere(step: Callable[[], object], inputs: Sequence[Tensor]) -> str:
-    """Take a step; return in words a tensor that it reads and has not made; empty without one.
+    """Take a step; describe the first tensor from outside it; return an empty text without one.
 
     Args:
         step: Function that takes the step.

@@ -44,9 +44,8 @@ Step = Callable[[Batch, Sequence[Tensor]], Sequence[Tensor]]
 Script = Callable[..., Sequence[Tensor]]
 
 STEPS_BEFORE = 100
-"""Steps on batches of one shape before a script is written: writing costs what they would save.
-
-A CUDA graph is recorded sooner, see `cuda_graphs`."""
+"""Steps on batches of one shape before a script is written, which takes the time that it saves in
+as many steps. A CUDA graph is recorded sooner, see `cuda_graphs`."""
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 """Modules that in evaluation mode take another path while their functions are watched."""
 MAX_KINDS = 32
@@ -245,33 +244,24 @@ class StepsOfKind:
         states: Sequence[Tensor],
     ) -> bool:
         """Return whether a script agrees with the step; restore all tensors and generators."""
-        agrees = self._has_same_bits(script, step, batch, tensors, states)
-        if self.recorder and not agrees:
-            self.recorder.fail("the graph of a step does not give its bits")
-        return agrees
-
-    def _has_same_bits(
-        self,
-        script: Script,
-        step: Step,
-        batch: Batch,
-        tensors: Sequence[Tensor],
-        states: Sequence[Tensor],
-    ) -> bool:
         detached = [state.detach() for state in states]
         inputs = [batch.x, batch.y, *tensors, *detached]
         before = _StepSnapshot(self._modules(), self._generators, inputs)
+        agrees = False
         try:
             taken = [*step(batch, detached), *before.tensors_now()]
             before.restore()
             ran = [*script(*(tensor.detach() for tensor in inputs)), *before.tensors_now()]
-            return all(map(_same_bits, taken, ran))
+            agrees = all(map(_same_bits, taken, ran))
         except MachineError:
             raise
-        except Exception:  # of any kind, as below
-            return False
+        except Exception:  # noqa: S110 - of any kind, as below
+            pass
         finally:
             before.restore()
+        if self.recorder and not agrees:
+            self.recorder.fail("the graph of a step does not give its bits")
+        return agrees
 
     def _script(
         self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
@@ -287,7 +277,7 @@ class StepsOfKind:
         try:
             if self.recorder:
                 self._refuse_others(lambda: step(batch, detached), inputs, before)
-                script = _graph_of(self.recorder, step, batch, detached)
+                script = _graph_of(self.recorder, step, batch)
                 before.check_python()
             else:
                 source = source_of(lambda: step(batch, detached), inputs)
@@ -305,7 +295,7 @@ class StepsOfKind:
     def _fits_a_graph(
         self, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
     ) -> bool:
-        """Return whether a graph may do what a step does.
+        """Return whether a CUDA graph can take this step.
 
         A replay would overwrite the states that it returned. cuDNN keeps draws of dropout between
         layers, and makes others once a seed is set. Tensors of the host would be constants.
@@ -384,31 +374,24 @@ class _StepSnapshot:
         return attributes, random.getstate(), numpy
 
 
-def _graph_of(
-    recorder: GraphRecorder, step: Step, batch: Batch, states: Sequence[Tensor]
-) -> Script:
-    """Return a CUDA graph of a step, with the arguments and results of a script.
+def _graph_of(recorder: GraphRecorder, step: Step, batch: Batch) -> Script:
+    """Return a CUDA graph of a step without states, with the arguments and results of a script.
 
     The next step overwrites the results, except the losses.
 
     Raises:
         UnrecordableError: the step cannot be recorded.
     """
-    count = len(states)
 
     def recorded(inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        x, y, *own = inputs.values()
-        return (*step(batch._replace(x=x, y=y), own),)
+        return (*step(batch._replace(x=inputs["x"], y=inputs["y"]), ()),)
 
-    def named(x: Tensor, y: Tensor, states: Sequence[Tensor]) -> dict[str, Tensor]:
-        return {"x": x, "y": y, **{str(n): state for n, state in enumerate(states)}}
-
-    graph = recorder(recorded, named(batch.x, batch.y, states))
+    graph = recorder(recorded, {"x": batch.x, "y": batch.y})
     if graph is None:
         raise UnrecordableError("it is not recorded as a CUDA graph")
 
-    def script(x: Tensor, y: Tensor, *more: Tensor) -> Sequence[Tensor]:
-        loss, value, *rest = graph(named(x, y, more[len(more) - count :]))
+    def script(x: Tensor, y: Tensor, *_: Tensor) -> Sequence[Tensor]:
+        loss, value, *rest = graph({"x": x, "y": y})
         kept = loss.clone()
         return kept, kept if value is loss else value.clone(), *rest
 

@@ -316,9 +316,8 @@ class ClientTraining:
         data, used = self.job.data, bounds[-1][1]
         buffer = self.trainer.buffer(data, used)
         sizes = [stop - start for start, stop in bounds]
-        copies = self.trainer.records_graphs and any(
-            start * buffer.x[0].nbytes % ALIGNMENT for start, _ in bounds
-        )
+        row = buffer.x[0].nbytes if self.trainer.records_graphs else 0
+        unaligned = any(start * row % ALIGNMENT for start, _ in bounds)
         for inputs, order in iterate_epochs(self.job, bounds):
             index = sent_to(data.y.device, order[:used])
             x = torch.index_select(inputs, 0, index, out=buffer.x)
@@ -326,7 +325,7 @@ class ClientTraining:
             for pair in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):
                 batch = Batch(*pair, scoring=data.scoring)
                 # A graph's x is aligned, which may choose kernels.
-                yield batch._replace(x=batch.x.clone()) if copies else batch
+                yield batch._replace(x=batch.x.clone()) if unaligned else batch
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take one step; return the loss at T=1 and the objective before it."""

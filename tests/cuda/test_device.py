@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import raysim
-from raysim.numbers.tensors import not_finite, on_device, on_host
+from raysim.numbers.tensors import not_finite
+from raysim.numbers.tensors.packed import on_device, on_host
 from raysim.training import sequential
 from raysim.training.stacked import cuda_graphs
 from tests.cuda.device import CudaDevice

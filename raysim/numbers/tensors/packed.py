@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysim.numbers.arrays import Array
-from raysim.numbers.tensors.sets import Groups, Layout, Tensors
+from raysim.numbers.tensors.sets import CPU, Groups, Layout, Tensors
 
 BLOCK = 2**18
 """Number of bytes to compare at a time: different models differ in the first ones."""
@@ -82,3 +82,14 @@ class PackedTensors:
     def open(self, device: torch.device) -> dict[str, dict[str, Tensor]]:
         """Return the groups; on the CPU as read-only views of the packed bytes."""
         return {name: group.open(device) for name, group in self.groups.items()}
+
+
+def on_host(tensors: Tensors) -> Tensors:
+    """Return tensors on the CPU; from a GPU by one copy of each dtype."""
+    there = {name: tensor for name, tensor in tensors.items() if tensor.is_cuda}
+    return {**tensors, **PackedGroup.of(there).open(CPU)} if there else tensors
+
+
+def on_device(tensors: Tensors, device: torch.device) -> Tensors:
+    """Return tensors of the CPU on a device; on a GPU by one copy of each dtype."""
+    return tensors if device.type == "cpu" else PackedGroup.of(tensors).open(device)

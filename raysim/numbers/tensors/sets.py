@@ -232,24 +232,6 @@ def not_finite(tensors: Tensors) -> list[str]:
     return [*bad, *(name for name, tensor in there.items() if not is_finite(tensor))]
 
 
-def on_host(tensors: Tensors) -> Tensors:
-    """Return tensors on the CPU; from a GPU by one copy of each dtype."""
-    there = {name: tensor for name, tensor in tensors.items() if tensor.is_cuda}
-    if not there:
-        return tensors
-    layout = Layout.of(there)
-    flats = {dtype: flat.cpu() for dtype, flat in layout.pack(there).items()}
-    return {**tensors, **layout.unpack(flats)}
-
-
-def on_device(tensors: Tensors, device: torch.device) -> Tensors:
-    """Return tensors of the CPU on a device; on a GPU by one copy of each dtype."""
-    if device.type == "cpu":
-        return tensors
-    layout = Layout.of(tensors)
-    return layout.unpack({dtype: flat.to(device) for dtype, flat in layout.pack(tensors).items()})
-
-
 def contiguous(tensors: Tensors) -> dict[str, Tensor]:
     """Return contiguous copies that share no memory, as safetensors requires."""
     return {n: t.detach().clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}

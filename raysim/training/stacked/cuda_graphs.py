@@ -145,10 +145,6 @@ class CudaRecording:
                 frees none of its cached memory when memory is short.
         """
         self._inputs = {name: tensor.clone() for name, tensor in inputs.items()}
-        by_dtype: dict[torch.dtype, list[str]] = {}
-        for name, tensor in inputs.items():
-            by_dtype.setdefault(tensor.dtype, []).append(name)
-        self._alike = [*by_dtype.values()]
         self.graph = torch.cuda.CUDAGraph()
         self.graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
@@ -179,8 +175,7 @@ class CudaRecording:
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Take the step; return tensors that the next step overwrites."""
-        for names in self._alike:
-            foreach_copy_([self._inputs[n] for n in names], [inputs[n] for n in names])
+        foreach_copy_([*self._inputs.values()], [inputs[name] for name in self._inputs])
         self.graph.replay()
         return self._outputs
 
