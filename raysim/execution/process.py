@@ -24,6 +24,7 @@ import torch.utils.deterministic
 
 from raysim.config import EngineSettings
 from raysim.errors import MachineError, SettingsError
+from raysim.execution.gpu_checks import check_free_memory
 
 CONTEXT_BYTES = 1024 * 2**20
 """Bytes of a GPU for each process in addition to its tensors: context, kernels, graphs."""
@@ -54,16 +55,17 @@ def configure(engine: EngineSettings) -> ExitStack:
         for name, value in mps_limits(engine.gpus_per_actor).items():
             undo.callback(_set_environment, name, None)
             _set_environment(name, value)
-        if device_of(engine).type == "cuda":
-            _configure_gpu(engine, undo)
+        if (device := device_of(engine)).type == "cuda":
+            _configure_gpu(engine, device, undo)
         return undo.pop_all()
 
 
-def _configure_gpu(engine: EngineSettings, undo: ExitStack) -> None:
+def _configure_gpu(engine: EngineSettings, device: torch.device, undo: ExitStack) -> None:
     """Set torch up for a share of the GPU; add the reversal to `undo`."""
     cuda = torch.cuda
     undo.callback(cuda.set_per_process_memory_fraction, cuda.get_per_process_memory_fraction())
     cuda.set_per_process_memory_fraction(_allocator_fraction(engine.gpus_per_actor))
+    check_free_memory(engine, device)
     # Even without determinism: cuBLAS reads it once, and a later run may need it.
     undo.callback(_set_environment, CUBLAS, os.environ.get(CUBLAS))
     _set_environment(CUBLAS, ":4096:8")

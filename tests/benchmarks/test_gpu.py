@@ -24,7 +24,7 @@ from tests.benchmarks.gpu.jobs import PARTS, Choice, plan
 from tests.benchmarks.gpu.memory import Peak, counted
 from tests.benchmarks.gpu.peer import Pfl
 from tests.benchmarks.gpu.results import UNDER_WAY, Outcome
-from tests.benchmarks.gpu.speed import estimate, no_room
+from tests.benchmarks.gpu.speed import estimate, no_room, stack_of
 from tests.benchmarks.gpu.systems import BareLoop, InlineRun
 from tests.benchmarks.gpu.work import FULL, Sizes, System, actor_systems, inline_systems
 from tests.benchmarks.peers.networks import NETWORKS
@@ -131,7 +131,8 @@ def test_stacks_for_which_there_is_no_room_are_not_begun(monkeypatch):
     gpu, stacked = torch.device("cuda"), System("raysim", workers=4, stack=128)
     small, large = (stacked.case(network, FULL) for network in ("2nn", "cifar-cnn-5"))
     assert no_room(stacked, small, gpu) == ""
-    gibibytes = 128 * estimate(large) / 2**30
+    needed = stack_of(large)
+    gibibytes = (needed.fixed + 128 * needed.each) / 2**30
     assert no_room(stacked, large, gpu) == f"no room: about {gibibytes:.1f} GiB of 2.0"
     properties.total_memory = 2**30
     assert no_room(System("raysim", workers=4), large, gpu) == ""  # no stack is to fit
@@ -204,13 +205,13 @@ def test_the_peak_is_what_is_held_at_a_time():
 
 @pytest.mark.parametrize("network", ["2nn", "flexchill-cnn"])
 def test_a_client_of_a_stack_takes_less_than_estimated(tmp_path, monkeypatch, network):
-    """A CPU takes a sixth to a half: no other steps are kept, and kernels have no workspaces."""
+    """On a CPU no step is recorded, and kernels have no workspaces."""
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
     system = System("raysim", stack=8)
     sizes = Sizes(samples=20, batch=10, stacks=(1, 8), alone=1, processes=())
     case = system.case(network, sizes)
     found = counted(system, case, CPU)["counted"] / estimate(case)
-    assert 0.15 < found < 0.5
+    assert 0.4 < found < 0.9
 
 
 def test_what_a_recording_takes_is_counted(tmp_path, monkeypatch):

@@ -61,7 +61,8 @@ def decide_stack_size(
         note: Called with the reason if clients are not stacked although `engine.vectorize` asks
             for it.
     """
-    size, reason = stack_size(settings, federation, network, describe)
+    state = settings.method.client_bytes(checkpoint.state)
+    size, reason = stack_size(settings, federation, network, state, describe)
     if size > 1:
         reason = StackCheck(settings, federation, network, values).unsupported_reason(checkpoint)
     if reason is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,23 +25,52 @@ from raysim.training.network import Network
 
 MAX_STACK = 256
 """Largest stack of "auto": more clients gain nothing once kernels fill the device."""
-MODEL_COPIES = 8
-"""Parameters, start, gradients, momentum, states of transforms and their temporaries."""
-KEPT_COPIES = 4
-"""Copies that kept steps of other stacks and passes hold (`KeptSteps`): 3 per client for FedAvg, 7
-for SCAFFOLD, 11 for Ditto; `MEMORY_FRACTION` leaves memory for more."""
-ACTIVATION_COPIES = 3
-"""A layer's output, its gradient, and a kernel's workspace."""
-SAMPLE_COPIES = 3
-"""A client's samples: decoded, altered for an epoch, and concatenated with other clients'."""
 MEMORY_FRACTION = 0.6
-"""Fraction of the memory for an actor's tensors that the clients of a stack may take."""
+"""Fraction of the memory for an actor's tensors that a stack may take; steps of other stacks and
+passes that are kept (`KeptSteps`), samples, and gaps in memory take the rest."""
+
+# Copies and bytes below are fitted to the bytes counted on an H200: "Memory of a client in a stack"
+# in tests/benchmarks/RESULTS-GPU.md.
+STEP_COPIES = 3
+"""A client's parameters, as trained and as kept for the next group, and their gradients."""
+FINISH_COPIES = 2
+"""Copies of the parameters between a client's last step and its upload, when there are no
+activations any more."""
+ACTIVATION_COPIES = 2.75
+"""Outputs of the layers, what else their gradients need, and workspaces of kernels."""
+SAMPLE_COPIES = 1.5
+"""A client's samples: as they are altered for an epoch, and joined with other clients'."""
+STATE_COPIES = 6
+"""A client's state in its group, and in the steps that are kept of other stacks and of the first
+round, in which all clients have the same one."""
+UPLOAD_COPIES = 13
+"""Parameters of the one client whose upload is checked and added up, in float64 and int64."""
+WORKSPACES = 96 * 2**20
+"""Bytes of the workspaces of CUDA's libraries, which a process has once."""
+
+
+@dataclass(frozen=True)
+class StackBytes:
+    """Estimate of the memory that the training of a stack takes.
+
+    Attributes:
+        fixed: Bytes whatever the number of clients.
+        each: Bytes of a client.
+    """
+
+    fixed: int
+    each: int
+
+    def most(self, memory: int) -> int:
+        """Return the number of clients that fit in `memory` bytes, 1 to `MAX_STACK`."""
+        return max(1, min(MAX_STACK, int(MEMORY_FRACTION * memory - self.fixed) // self.each))
 
 
 def stack_size(
     settings: Settings,
     federation: Federation,
     module: nn.Module,
+    state: int,
     describe: Callable[[], dict[str, Any]],
 ) -> tuple[int, str | None]:
     """Return the number of clients in a stack, and the reason if the network prevents stacking.
@@ -49,6 +79,7 @@ def stack_size(
         settings: The run's settings.
         federation: Its samples and client indices.
         module: The network.
+        state: Bytes of a client's state.
         describe: Returns the description of the workers; called only for "auto".
     """
     requested = settings.engine.vectorize
@@ -67,9 +98,11 @@ def stack_size(
         samples if settings.local.batch_size == "full" else min(settings.local.batch_size, samples)
     )
     x = OpenedSamples(federation, CPU).first(1).x
+    slots = len(settings.local.build_optimizer().slots)
+    needed = stack_bytes(module, x, rows, samples, slots=slots, state=state)
     actors = len(memories) if asked == "auto" else asked
     per_actor = math.ceil(settings.cohort_size / actors)  # so that every actor has clients
-    return min(fitting(module, x, rows, samples, min(memories)), per_actor), None
+    return min(needed.most(min(memories)), per_actor), None
 
 
 def unsupported_reason(network: nn.Module) -> str | None:
@@ -82,20 +115,18 @@ def unsupported_reason(network: nn.Module) -> str | None:
     return None
 
 
-def fitting(module: nn.Module, x: Tensor, rows: int, samples: int, memory: int) -> int:
-    """Return the number of clients that fit in `memory` bytes; see `client_bytes`."""
-    each = client_bytes(module, x, rows, samples)
-    return max(1, min(MAX_STACK, int(MEMORY_FRACTION * memory // each)))
-
-
-def client_bytes(module: nn.Module, x: Tensor, rows: int, samples: int) -> int:
-    """Estimate the bytes that a client of a stack takes in training.
+def stack_bytes(
+    module: nn.Module, x: Tensor, rows: int, samples: int, *, slots: int = 0, state: int = 0
+) -> StackBytes:
+    """Estimate the bytes that the training of a stack takes.
 
     Args:
         module: The network.
         x: Example of the clients' inputs [1, ...].
         rows: Samples in a batch.
         samples: Samples of a client.
+        slots: Tensors that the optimizer keeps of each parameter.
+        state: Bytes of a client's state.
     """
     activations = 0
 
@@ -115,8 +146,9 @@ def client_bytes(module: nn.Module, x: Tensor, rows: int, samples: int) -> int:
         hook.remove()
     model = sum(p.numel() * p.element_size() for p in module.parameters())
     data = samples * x.numel() * x.element_size()
-    copies = (MODEL_COPIES + KEPT_COPIES) * model
-    return copies + ACTIVATION_COPIES * rows * activations + SAMPLE_COPIES * data
+    passing = max(FINISH_COPIES * model, ACTIVATION_COPIES * rows * activations)
+    held = (STEP_COPIES + slots) * model + SAMPLE_COPIES * data + STATE_COPIES * state
+    return StackBytes(UPLOAD_COPIES * model + WORKSPACES, math.ceil(held + passing))
 
 
 def stacks_of(clients: Sequence[int], sizes: Integers, size: int) -> list[tuple[int, ...]]:

@@ -19,11 +19,9 @@ from torch.profiler import ProfilerActivity, profile
 import raysim
 from raysim.driver.listeners.listener import Started
 from raysim.execution.process import CONTEXT_BYTES
-from raysim.training.stacked.stack_size import fitting
 from tests.benchmarks.gpu.results import Emit, Row
-from tests.benchmarks.gpu.speed import estimate, no_room, release, room
+from tests.benchmarks.gpu.speed import no_room, release, room, stack_of
 from tests.benchmarks.gpu.work import Sizes, System, device_of_benchmark
-from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.turns import EndedError
 from tests.benchmarks.peers.work import Case
 
@@ -91,7 +89,9 @@ def measure(emit: Emit, networks: Sequence[str], sizes: Sizes) -> None:
         for stack in sizes.stacks[1:]:
             system = System("raysim", stack=stack, graphs=True)
             case = system.case(network, sizes)
-            row: Row = {"network": network, "stack": stack, "estimate": estimate(case)}
+            needed = stack_of(case)
+            each = needed.each + needed.fixed // stack
+            row: Row = {"network": network, "stack": stack, "estimate": each}
             row["reason"] = no_room(system, case, device)
             if not row["reason"]:
                 row |= counted(system, case, device) | fits(case, device)
@@ -123,12 +123,9 @@ def fits(case: Case, device: torch.device) -> dict[str, int]:
     """Return the stack that `engine.vectorize=auto` takes on the whole device, and on a quarter."""
     if device.type != "cuda":
         return {}
-    x = torch.zeros(1, *NETWORKS[case.network].shape)
-
-    def stack(workers: int) -> int:
-        return fitting(case.build(), x, case.batch, case.samples, room(device, workers))
-
-    return {"auto": stack(1), "auto_of_four": stack(4)}
+    needed = stack_of(case)
+    alone, of_four = (needed.most(room(device, workers)) for workers in (1, 4))
+    return {"auto": alone, "auto_of_four": of_four}
 
 
 def used_megabytes() -> int | None:

@@ -19,7 +19,7 @@ import torch
 
 from raysim.config import EngineSettings
 from raysim.execution.process import CONTEXT_BYTES, configure
-from raysim.training.stacked.stack_size import client_bytes
+from raysim.training.stacked.stack_size import StackBytes, stack_bytes
 from tests.benchmarks.gpu.results import Emit, Row
 from tests.benchmarks.gpu.systems import BareGraph, BareLoop, InlineRun
 from tests.benchmarks.gpu.work import Sizes, System, device_of_benchmark
@@ -202,7 +202,8 @@ def no_room(system: System, case: Case, device: torch.device) -> str:
     """Return why stacks do not fit in each worker's share of the device, by the estimate."""
     if device.type != "cuda" or system.stack == 1:
         return ""
-    needed, share = system.stack * estimate(case), room(device, system.workers)
+    stack, share = stack_of(case), room(device, system.workers)
+    needed = stack.fixed + system.stack * stack.each
     if needed <= share:
         return ""
     return f"no room: about {needed / 2**30:.1f} GiB of {share / 2**30:.1f}"
@@ -214,7 +215,12 @@ def room(device: torch.device, workers: int) -> int:
     return int(total / workers) - CONTEXT_BYTES
 
 
-def estimate(case: Case) -> int:
-    """Return the bytes of a client of a stack, as the engine estimates them."""
+def stack_of(case: Case) -> StackBytes:
+    """Return the bytes of a stack, as the engine estimates them."""
     x = torch.zeros(1, *NETWORKS[case.network].shape)
-    return client_bytes(case.build(), x, case.batch, case.samples)
+    return stack_bytes(case.build(), x, case.batch, case.samples)
+
+
+def estimate(case: Case) -> int:
+    """Return the bytes of a client of a large stack, as the engine estimates them."""
+    return stack_of(case).each
