@@ -89,7 +89,12 @@ class Graph:
         self._outside: dict[int, tuple[torch.UntypedStorage, int, tuple[int, ...]]] = {}
         self._states: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+    def capture_begin(
+        self,
+        pool: Any = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
         """Begin a capture on the current stream."""
         gpu = Stream.active
         if gpu.current is gpu.default:
