@@ -44,7 +44,9 @@ class EngineSettings(SettingsGroup):
         default=None,
         description="seconds a client may take until its actor counts as lost; none: no timeout",
     )
-    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        default="fp32", description="tf32: float32 products of a GPU in TF32; bf16: autocast"
+    )
     deterministic: bool = Field(default=True, description="deterministic algorithms on CUDA")
 
     @model_validator(mode="after")
@@ -55,4 +57,8 @@ class EngineSettings(SettingsGroup):
             )
         if (kind := self.accelerator_type) and not self.gpus_per_actor:
             raise ValueError(f"accelerator_type={kind}: needs engine.gpus_per_actor above 0")
+        if self.precision == "tf32" and not self.gpus_per_actor:
+            raise ValueError(
+                "precision=tf32: needs engine.gpus_per_actor above 0, as a CPU has no TF32"
+            )
         return self

@@ -24,7 +24,7 @@ import torch.utils.deterministic
 
 from raysim.config import EngineSettings
 from raysim.errors import MachineError, SettingsError
-from raysim.execution.gpu_checks import check_free_memory
+from raysim.execution.gpu_checks import check_architecture, check_free_memory, check_precision
 
 CONTEXT_BYTES = 1024 * 2**20
 """Bytes of a GPU for each process in addition to its tensors: context, kernels, graphs."""
@@ -37,6 +37,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Numbers of the options in glibc's malloc.h."""
 NEVER = -1
 DEVICE_ERRORS = ("CUDA error", "cuDNN error", "HIP error", "MIOpen error")
+FLOAT32 = ("fp32", "tf32")
+"""Values of `engine.precision` without autocast."""
 NO_KERNEL = " does not have a deterministic implementation"
 GPU_DRIVERS = ("/proc/driver/nvidia/gpus", "/dev/kfd")
 """Places of the drivers of NVIDIA's and AMD's GPUs."""
@@ -47,21 +49,25 @@ LARGEST_ON_HEAP = 32 * 2**20
 def configure(engine: EngineSettings) -> ExitStack:
     """Set this process up for a worker; closing the returned stack undoes it.
 
-    On a GPU, fp32 is fp32: cuDNN's default is TF32, which is 1e-3 off. Uninitialised memory is not
-    filled, as torch's determinism would do: nothing here reads it.
+    On a GPU, fp32 is fp32: cuDNN's default is TF32, which is 1e-3 off and `engine.precision=tf32`
+    asks for. Uninitialised memory is not filled, as torch's determinism would do: nothing here
+    reads it.
     """
     with ExitStack() as undo:
         undo.enter_context(threads_of(engine))
         for name, value in mps_limits(engine.gpus_per_actor).items():
             undo.callback(_set_environment, name, None)
             _set_environment(name, value)
-        if (device := device_of(engine)).type == "cuda":
+        device = device_of(engine)
+        check_precision(engine, device)
+        if device.type == "cuda":
             _configure_gpu(engine, device, undo)
         return undo.pop_all()
 
 
 def _configure_gpu(engine: EngineSettings, device: torch.device, undo: ExitStack) -> None:
     """Set torch up for a share of the GPU; add the reversal to `undo`."""
+    check_architecture(device)
     cuda = torch.cuda
     undo.callback(cuda.set_per_process_memory_fraction, cuda.get_per_process_memory_fraction())
     cuda.set_per_process_memory_fraction(_allocator_fraction(engine.gpus_per_actor))
@@ -75,9 +81,9 @@ def _configure_gpu(engine: EngineSettings, device: torch.device, undo: ExitStack
     if engine.deterministic:
         _set_flags([(torch.utils.deterministic, "fill_uninitialized_memory", False)], undo)
         _check_cublas()
-    if engine.precision == "fp32":
+    if engine.precision in FLOAT32:
         with warnings.catch_warnings(action="ignore"):  # torch 2.9 warns of the old way
-            _set_flags(_no_tf32(), undo)
+            _set_flags(_tf32(on=engine.precision == "tf32"), undo)
 
 
 def _set_flags(flags: Sequence[tuple[Any, str, Any]], undo: ExitStack) -> None:
@@ -189,8 +195,8 @@ def threads_of(engine: EngineSettings) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _no_tf32() -> list[tuple[Any, str, Any]]:
-    """Return the flags to set, in this order, so that a GPU computes float32 in float32.
+def _tf32(*, on: bool) -> list[tuple[Any, str, Any]]:
+    """Return the flags to set, in this order, so that a GPU computes float32 in TF32, or not.
 
     torch has two interfaces from 2.9 on; reading the old one fails in a user's module if the two
     differ. Setting the old one resets the new one.
@@ -198,8 +204,8 @@ def _no_tf32() -> list[tuple[Any, str, Any]]:
     cudnn: Any = torch.backends.cudnn  # its stub lacks `conv`
     matmul = torch.backends.cuda.matmul
     parts = (cudnn.conv, cudnn.rnn, matmul) if hasattr(matmul, "fp32_precision") else ()
-    new = [(part, "fp32_precision", "ieee") for part in parts]
-    return [*((part, "allow_tf32", False) for part in (cudnn, matmul) if _is_readable(part)), *new]
+    new = [(part, "fp32_precision", "tf32" if on else "ieee") for part in parts]
+    return [*((part, "allow_tf32", on) for part in (cudnn, matmul) if _is_readable(part)), *new]
 
 
 def _is_readable(part: Any) -> bool:

@@ -87,6 +87,7 @@ class CudaDevice:
             "bytes to the device" and "bytes to the host".
         where: The first four by line: ("syncs", "raysim/training/job.py:9").
         graphs: The captured graphs.
+        capability: Its compute capability.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class CudaDevice:
             lines: Whether launches are counted by line, which takes a third of the time.
         """
         self.memory, self.name, self.lines = memory, name, lines
+        self.capability = 9, 0
         self.counts: Counter[str] = Counter()
         self.where: Counter[tuple[str, str]] = Counter()
         self.graphs: list[Graph] = []
@@ -140,9 +142,7 @@ class CudaDevice:
 
     def _of_torch_cuda(self) -> dict[str, Any]:
         """Return the stand-ins for parts of torch.cuda."""
-        about = SimpleNamespace(
-            total_memory=self.memory, name=self.name, multi_processor_count=132, major=9, minor=0
-        )
+        about = SimpleNamespace(total_memory=self.memory, name=self.name, multi_processor_count=132)
         return {
             "is_available": lambda: True,
             "is_bf16_supported": lambda *_, **__: True,
@@ -151,6 +151,7 @@ class CudaDevice:
             "current_device": lambda: 0,
             "get_device_properties": lambda device=None: about,
             "get_device_name": lambda device=None: self.name,
+            "get_device_capability": lambda device=None: self.capability,
             "mem_get_info": lambda device=None: (self.memory - GIB, self.memory),
             "memory_allocated": lambda device=None: 0,
             "empty_cache": lambda: None,

@@ -25,8 +25,15 @@ def test_tensors_beyond_the_cap_do_not_fit():
         torch.cuda.empty_cache()
 
 
+@pytest.mark.parametrize(("precision", "kept"), [("fp32", 1 + 2**-12), ("tf32", 1.0)])
+def test_products_keep_the_bits_of_the_precision(precision, kept):
+    with configure(EngineSettings(gpus_per_actor=1.0, precision=precision)):
+        values = torch.full((256, 256), 1 + 2**-12, device="cuda")
+        assert (values @ torch.eye(256, device="cuda") == kept).all()
+
+
 @pytest.mark.parametrize("stack", [0, 3])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_a_run_gives_the_same_bits_again(tmp_path, stack, precision):
     own = {"engine.gpus_per_actor": 1.0, "engine.vectorize": stack, "engine.precision": precision}
     for name in ("first", "second"):

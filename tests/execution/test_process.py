@@ -38,7 +38,7 @@ def gpu(monkeypatch):
     What lies under torch's own functions is replaced, so that these refuse what they do not take.
     """
     caps = [1.0]
-    properties = SimpleNamespace(total_memory=TOTAL)
+    properties = SimpleNamespace(total_memory=TOTAL, name="H200", major=9, minor=0)
     private = {
         "_cuda_getDevice": lambda: 0,
         "_cuda_getMemoryFraction": lambda index: (caps[-1], None)[index],
@@ -115,10 +115,12 @@ needs_new = pytest.mark.skipif(
 
 @needs_new
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_gpu_is_set_up_as_asked_for_and_set_back(gpu, deterministic):
+@pytest.mark.parametrize(("precision", "flag"), [("fp32", "ieee"), ("tf32", "tf32")])
+def test_a_gpu_is_set_up_as_asked_for_and_set_back(gpu, deterministic, precision, flag):
     before = state()
     assert before["tf32"][:2] == ["tf32", "tf32"]  # torch's default
-    asked = GPU.model_copy(update={"deterministic": deterministic, "threads_per_actor": 2})
+    asked = {"deterministic": deterministic, "precision": precision, "threads_per_actor": 2}
+    asked = GPU.model_copy(update=asked)
     with configure(asked):
         assert state() == {
             "threads": 2,
@@ -126,8 +128,8 @@ def test_a_gpu_is_set_up_as_asked_for_and_set_back(gpu, deterministic):
             "warn only": False,
             "filled": not deterministic,
             "cublas": ":4096:8",
-            "tf32": ["ieee"] * 3,
-            "old tf32": [False, False],
+            "tf32": [flag] * 3,
+            "old tf32": [flag == "tf32"] * 2,
         }
         with torch.backends.cudnn.flags(enabled=False):  # as a user's module may
             assert not torch.backends.cudnn.enabled
@@ -189,6 +191,11 @@ def test_an_older_torch_is_told_in_its_own_way(gpu, monkeypatch):
     matmul, cudnn = Flags(), Flags()
     monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
     monkeypatch.setattr(torch.backends, "cudnn", cudnn)
+    for precision, on in (("fp32", False), ("tf32", True)):
+        matmul.allow_tf32 = cudnn.allow_tf32 = not on
+        with configure(GPU.model_copy(update={"precision": precision})):
+            assert (matmul.allow_tf32, cudnn.allow_tf32) == (on, on)
+    matmul.allow_tf32 = cudnn.allow_tf32 = True
     with configure(GPU):
         assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
     assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)

@@ -26,7 +26,7 @@ CHOICES = {
     "on_client_error": "'stop' or 'drop'",
     "tracker": "'mlflow' or 'wandb'",
     "engine.backend": "'ray' or 'inline'",
-    "engine.precision": "'fp32' or 'bf16'",
+    "engine.precision": "'fp32', 'tf32' or 'bf16'",
 }
 
 WHOLE_CASES = [
@@ -137,6 +137,10 @@ ODD_CASES = [
     ),
     run("engine.accelerator_type=", says=('engine.accelerator_type="": ', "letters, digits")),
     run("engine.accelerator_type=3", says=("engine.accelerator_type=3: ", "string")),
+    run(
+        "engine.precision=tf32",
+        says=("engine.precision=tf32: ", "engine.gpus_per_actor above 0", "a CPU has no TF32"),
+    ),
     run("engine.node_labels=spot", says=('engine.node_labels="spot": must be like {',)),
     run('engine.node_labels={"a":1}', says=('engine.node_labels={"a": 1}: must be like {',)),
     run('engine.node_labels={"a":"!b"}', says=('engine.node_labels={"a": "!b"}: must be like',)),

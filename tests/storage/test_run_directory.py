@@ -125,6 +125,10 @@ def test_more_rounds_are_refused_with_what_to_type(tmp_path):
         ({"target_accuracy": 0.9}, "target_accuracy=none (here 0.9)"),
         ({"method.name": "scaffold"}, "method.name=fedavg (here scaffold)"),
         ({"engine.precision": "bf16"}, "engine.precision=fp32 (here bf16)"),
+        (
+            {"engine.precision": "tf32", "engine.gpus_per_actor": 1},
+            "engine.precision=fp32 (here tf32)",
+        ),
         ({"engine.threads_per_actor": 2}, "engine.threads_per_actor=1 (here 2)"),
         ({"engine.deterministic": False}, "engine.deterministic=true (here false)"),
     ],
