@@ -15,7 +15,7 @@ from raysim.training.stacked.stack_size import stacks_of
 
 MACHINES = {
     "laptop": ([Node(8, 0)], 100, 8, 0),
-    "one-gpu": ([Node(16, 1)], 100, 2, 0.5),
+    "one-gpu": ([Node(16, 1)], 100, 1, 1),
     "8x8-gpus": ([Node(64, 8)] * 8, 1000, 64, 1),
 }
 """By profile: the nodes, a cohort, and the actors and GPUs each that come of it."""
@@ -56,6 +56,6 @@ def test_profiles_are_listed(raysim_command):
     code, out, _ = raysim_command("list", "profiles")
     assert code == 0 and all(name in out for name in PROFILES)
     code, out, _ = raysim_command("list", "profiles", "one-gpu")
-    assert code == 0 and "engine.gpus_per_actor=0.5\nengine.vectorize=auto\n" in out
+    assert code == 0 and "engine.gpus_per_actor=1.0\nengine.vectorize=auto\n" in out
     code, _, err = raysim_command("list", "profiles", "one_gpu")
     assert (code, err) == (2, "raysim: one_gpu: no such profile; did you mean 'one-gpu'?\n")
