@@ -26,7 +26,7 @@ from tests.benchmarks.gpu.peer import Pfl
 from tests.benchmarks.gpu.results import UNDER_WAY, Outcome
 from tests.benchmarks.gpu.speed import estimate, no_room, stack_of
 from tests.benchmarks.gpu.systems import BareLoop, InlineRun
-from tests.benchmarks.gpu.work import FULL, Sizes, System, actor_systems, inline_systems
+from tests.benchmarks.gpu.work import FULL, Sizes, System, inline_systems
 from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.work import Case
 from tests.training.stacked.test_cuda_graphs import Tape
@@ -71,7 +71,8 @@ def test_all_parts_write_their_tables(tmp_path, monkeypatch):
     page = (tmp_path / report.NAME).read_text()
     figures = r"\d.* \(.* to .*\)"
     for row in (
-        rf"\| raysim \| 1 \| 1 \| - \| {figures} \| - \| {figures} \|",
+        rf"\| raysim \| 1 \| 1 \| yes \| {figures} \| - \| {figures} \| - \|",
+        rf"\| raysim \| 1 \| 1 \| no \| {figures} \| {figures} \| {figures} \| - \|",
         rf"\| raysim \| 1 \| 2 \| yes \| {figures} \| {figures} \| {figures} \|",
         rf"\| raysim \| 1 \| 2 \| no \| {figures} \| {figures} \| {figures} \|",
         rf"\| bare \| 1 \| 1 \| - \| {figures} \| {figures} \| - \|",
@@ -126,16 +127,16 @@ def test_a_bare_loop_in_bf16_computes_with_its_newest_weights():
 
 
 def test_stacks_for_which_there_is_no_room_are_not_begun(monkeypatch):
-    properties = SimpleNamespace(total_memory=12 * 2**30)
+    properties = SimpleNamespace(total_memory=3 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    gpu, stacked = torch.device("cuda"), System("raysim", workers=4, stack=128)
+    gpu, stacked = torch.device("cuda"), System("raysim", stack=128)
     small, large = (stacked.case(network, FULL) for network in ("2nn", "cifar-cnn-5"))
     assert no_room(stacked, small, gpu) == ""
     needed = stack_of(large)
     gibibytes = (needed.fixed + 128 * needed.each) / 2**30
     assert no_room(stacked, large, gpu) == f"no room: about {gibibytes:.1f} GiB of 2.0"
     properties.total_memory = 2**30
-    assert no_room(System("raysim", workers=4), large, gpu) == ""  # no stack is to fit
+    assert no_room(System("raysim"), large, gpu) == ""  # no stack is to fit
 
 
 def test_jobs_for_which_there_is_no_time_are_said(tmp_path, monkeypatch):
@@ -156,16 +157,14 @@ def test_results_of_another_gpu_are_not_mixed(tmp_path):
 
 
 def test_the_matrix_is_whole():
-    """Five networks, four stacks, graphs or not, one and four workers; one at a time has none."""
+    """Four stacks, one client at a time among them, with and without graphs."""
     for bf16 in (False, True):
-        inline = inline_systems(FULL, bf16=bf16)
-        few, rest = (actor_systems(FULL, bf16=bf16, rest=each) for each in (False, True))
-        places = {(s.workers, s.stack, s.graphs) for s in (*inline, *few, *rest)}
-        assert len(places) == len([*inline, *few, *rest]) == 14
-        assert {(s.stack, s.graphs) for s in few} == {(1, False), (32, True), (128, True)}
+        systems = inline_systems(FULL, bf16=bf16)
+        places = {(s.stack, s.graphs) for s in systems}
+        assert len(places) == len(systems) == 8 and systems[0] == System("raysim", 1, 1, True, bf16)
 
 
-def test_the_oracle_of_all_methods_comes_before_most_of_the_actors(tmp_path):
+def test_the_tests_come_before_most_and_the_longest_last(tmp_path):
     jobs = [*plan(Choice(PARTS, NAMES, False, tmp_path), Pfl(None), device=True)]
     names, (first, *_) = [job.name for job in jobs], NAMES
     assert names[:3] == [
@@ -173,13 +172,7 @@ def test_the_oracle_of_all_methods_comes_before_most_of_the_actors(tmp_path):
         "tests: cuda and not full",
         f"{first}, fp32",
     ]
-    full = names.index("full-tests: cuda and full")
-    assert names[full - 1] == f"{first}, fp32, four actors"
-    assert {job.part for job in jobs[full + 1 :]} == {"actors"}
-    with_actors = [job.run.keywords["systems"] for job in jobs if job.part == "actors"]
-    assert len(with_actors) == 4 * len(NAMES)
-    for systems in with_actors:
-        assert systems[-1] == System("bare", bf16=systems[0].bf16)
+    assert names[-1] == "full-tests: cuda and full" and len({*names}) == len(names)
 
 
 def test_what_pytest_says_of_tests():
@@ -230,9 +223,9 @@ def test_what_a_recording_takes_is_counted(tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_it_runs_unattended(tmp_path):
-    """Tests, comparisons with four actors, and memory, in processes of their own."""
+    """Tests, comparisons, memory and the parts of a lent device, in processes of their own."""
     options = ["--tiny", "--no-pfl", "--networks", "2nn", "--out", str(tmp_path)]
-    parts = ["--parts", "tests", "speed", "cell", "memory", "bf16", "actors"]
+    parts = ["--parts", *(part for part in PARTS if part != "full-tests")]
     subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.gpu", *options, *parts],
         check=True,
@@ -241,5 +234,7 @@ def test_it_runs_unattended(tmp_path):
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     found = {job["job"]: job for job in map(json.loads, lines)}
     assert {job["state"] for job in found.values()} == {"done"}
-    actors = found["2nn, fp32, four actors"]["rows"]
-    assert all(row["seconds"] for row in actors if row["workers"] == 4)
+    inline, two = found["2nn, stack 1, actors"]["rows"]
+    assert inline["actors"] == "inline" and two["actors"] == 2 and two["bits of inline"]
+    (killed,) = found["a killed actor"]["rows"]
+    assert killed["actors found"] == 2 and killed["bits of inline"]

@@ -3,8 +3,8 @@
 Usage: python -m tests.benchmarks.gpu [--out runs/gpu] [--minutes 24] [--parts tests speed ...]
            [--networks mnist-cnn-128 ...] [--environments DIR | --no-pfl] [--tiny]
 
-Writes RESULTS-GPU.md, plots, results.jsonl and the logs of what it runs into --out: the page anew
-as figures come, the rest after each job. It runs unattended: every job has a process of its own and
+Writes RESULTS-GPU.md, results.jsonl, plots and the logs of what it runs into --out: page and rows
+as figures come, plots after each job. It runs unattended: every job has a process of its own and
 a time limit, and its failure is no more than a line of the page. Jobs that are done are not run
 again: the same command goes on where the time, or the machine, was at an end (`--minutes 9`, say,
 where it is lent by ten). Without a CUDA device everything runs on the CPU, where nothing is
@@ -17,16 +17,26 @@ speed       first, for some seconds, three systems on the first network, before 
             local steps a second in fp32 on random samples (300 a client, B=10, E=1): raysim in one
             process (inline) by stack, with and without CUDA graphs, beside a bare PyTorch loop, the
             same with its step recorded as a CUDA graph, and pfl by processes on the same GPU. In
-            every sweep each system trains a round; the ratios are of neighbouring rounds. Clients
-            one at a time record no graphs. Graphs are switched off by patching.
+            every sweep each system trains a round; the ratios are of neighbouring rounds. Graphs
+            are switched off by patching.
 cell        seconds a round of `fedmax-cifar10-noniid`, and minutes of its 3000 rounds.
 memory      bytes of a client in a stack, counted, against the engine's estimate, by which
             `engine.vectorize=auto` sizes stacks; bytes that CUDA takes beside tensors.
 bf16        `speed` in bf16.
-actors      four actors on Ray with a quarter of the GPU each, beside one process and a bare loop:
-            stacks 1, 32 and 128 with graphs, of the first network in fp32; the others, also in
-            bf16, and then the rest of the matrix come after the full tests, as time allows.
+environment seconds of a launch, of a wait and of copies; whether MPS is there.
+bits        whether a run gives the same bits twice, and those of steps that are not recorded, in
+            fp32 and bf16, alone and stacked; its distance from a CPU's; deterministic or not.
+actors      seconds a round, bits and memory of 1, 2, 4 and 8 actors on Ray, against one process.
+profile     calls of CUDA in a round, kernels with most time, and the card's busy time.
+faults      what a user reads where memory is short; an actor that is killed within a round.
+evaluation  seconds of an evaluation by the samples of a forward pass.
+unequal     a stack of clients of unequal sizes, against equal ones.
+new-methods the tests that need a CUDA device of methods that no page has yet.
 full-tests  the tests of the full set that need a CUDA device.
+
+The eight parts from `environment` to `new-methods` take 14 minutes in all, at most, for a device
+that is lent: `--no-pfl --minutes 14 --parts environment bits actors profile faults evaluation
+unequal new-methods`.
 """
 
 from __future__ import annotations
@@ -49,8 +59,8 @@ from tests.benchmarks.gpu.peer import Pfl
 from tests.benchmarks.gpu.results import Outcome, Results
 from tests.benchmarks.report import machine
 
-BETWEEN_SECONDS = 2.0
-"""Seconds after a page of a job under way in which no other is written."""
+BETWEEN_SECONDS = 5.0
+"""Seconds after rows and page of a job under way in which none are written."""
 LEAST_SECONDS = 45.0
 """Seconds that must be left for a job to begin."""
 
@@ -87,6 +97,7 @@ class Page:
         """Show what there is of a job that is under way."""
         self._results.show(outcome)
         if perf_counter() > self._next:
+            self._results.add(outcome)
             self.write(draw=False)
             self._next = perf_counter() + BETWEEN_SECONDS
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.benchmarks.gpu.results import Emit, Row
@@ -19,15 +19,17 @@ MARK = "mark.cuda"
 OUTCOME = re.compile(r"^(tests/\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)\b")
 
 
-def run(emit: Emit, chosen: str, log: Path) -> None:
+def run(emit: Emit, chosen: str, log: Path, names: Sequence[str] = ()) -> None:
     """Run tests.
 
     Args:
         emit: Takes the rows, one for each test that has ended.
         chosen: pytest's expression of marks, such as "cuda and not full".
         log: File of pytest's own output.
+        names: Parts of the names of tests, of which each has one; all tests by default.
     """
     options = ["-v", "-W", "default", "-p", "no:cacheprovider", "--tb=short", "-m", chosen]
+    options += ["-k", " or ".join(names)] if names else []
     command = [sys.executable, "-m", "pytest", "-o", "addopts=--strict-markers", *options]
     rows: list[Row] = []
     with (

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
-from tests.benchmarks.gpu import cell, cuda_tests, memory
+from tests.benchmarks.gpu import (
+    actors,
+    bits,
+    cell,
+    cuda_tests,
+    environment,
+    evaluation,
+    faults,
+    memory,
+    profiles,
+    unequal,
+)
 from tests.benchmarks.gpu.apart import Job
 from tests.benchmarks.gpu.peer import PATIENCE_SECONDS, Pfl
+from tests.benchmarks.gpu.results import Emit
 from tests.benchmarks.gpu.speed import compare
-from tests.benchmarks.gpu.work import FULL, TINY, System, actor_systems, inline_systems
+from tests.benchmarks.gpu.work import FULL, TINY, System, inline_systems
 
+Run = Callable[[Emit], None]
 NETWORKS = ("mnist-cnn-128", "flexchill-cnn", "2nn", "cifar-cnn-5", "resnet18")
-PARTS = ("tests", "speed", "cell", "memory", "bf16", "actors", "full-tests")
+DEVICE_PARTS = (
+    *("environment", "bits", "actors", "profile", "faults", "evaluation", "unequal"),
+    "new-methods",
+)
+"""Parts of a page that a device lent for 15 minutes fills."""
+PARTS = ("tests", "speed", "cell", "memory", "bf16", *DEVICE_PARTS, "full-tests")
 """Of what is measured; `plan` has their order."""
+NEW_METHODS = (
+    *("afl", "apfl", "centralized", "dp_ftrl", "drfa", "fedala", "fedbabu", "fedbn", "feddbe"),
+    *("fedlc", "fedper", "fedproto", "fedrep", "fedrod", "lg_fedavg", "local", "moon"),
+    *("per_fedavg", "pfedme", "powersgd", "qffl", "term"),
+)
+"""Methods that no device has trained yet."""
 LOOK_SECONDS = 5.0
 """The same of the first comparison, by which there are figures before the tests have run."""
 SWEEP_SECONDS = 20.0
@@ -67,16 +90,18 @@ def plan(choice: Choice, pfl: Pfl, device: bool) -> Iterator[Job]:
         yield Job("memory", "memory", run, 180)
     for network in choice.networks if "bf16" in choice.parts else ():
         yield comparison(choice, "bf16", network, inline(choice, pfl, device, bf16=True), pfl)
-    actors = with_actors(choice, pfl) if "actors" in choice.parts else iter(())
-    yield from islice(actors, 1)
+    yield from minutes_of_a_device(choice, device)
     if "full-tests" in choice.parts:  # no other test on a device compares all methods
         yield tests_of(choice, "full-tests", "cuda and full", 600)
-    yield from actors
 
 
-def tests_of(choice: Choice, part: str, marks: str, limit: float) -> Job:
+def tests_of(
+    choice: Choice, part: str, marks: str, limit: float, methods: Sequence[str] = ()
+) -> Job:
+    """Return the job of tests with these marks, of some methods or of all."""
     log = choice.out / f"{part}.log"
-    return Job(f"{part}: {marks}", part, partial(cuda_tests.run, chosen=marks, log=log), limit)
+    run = partial(cuda_tests.run, chosen=marks, log=log, names=methods)
+    return Job(f"{part}: {marks}", part, run, limit)
 
 
 def first_look(choice: Choice, network: str) -> Job:
@@ -87,7 +112,7 @@ def first_look(choice: Choice, network: str) -> Job:
         compare,
         network=network,
         sizes=sizes,
-        systems=[System("raysim"), stack, System("bare")],
+        systems=[System("raysim", graphs=True), stack, System("bare")],
         seconds=0 if choice.tiny else LOOK_SECONDS,
         pfl="",
     )
@@ -101,7 +126,6 @@ def comparison(
     systems: Sequence[System],
     pfl: Pfl,
     patience: float = PATIENCE_SECONDS,
-    more: str = "",
 ) -> Job:
     """Return the job that compares systems on a network.
 
@@ -118,7 +142,7 @@ def comparison(
         no_pfl=pfl.reason,
     )
     precision = "bf16" if systems[0].bf16 else "fp32"
-    return Job(f"{network}, {precision}{more}", part, run, 300)
+    return Job(f"{network}, {precision}", part, run, 300)
 
 
 def inline(choice: Choice, pfl: Pfl, device: bool, *, bf16: bool) -> list[System]:
@@ -131,21 +155,24 @@ def inline(choice: Choice, pfl: Pfl, device: bool, *, bf16: bool) -> list[System
     return systems + [System("pfl", workers=count, bf16=bf16) for count in processes]
 
 
-def with_actors(choice: Choice, pfl: Pfl) -> Iterator[Job]:
-    """Yield comparisons of four actors with one process: a chosen few first, then the rest.
-
-    A bare loop is beside them, so that its rounds are neighbours of theirs; pfl is left out.
-    """
-    sizes = TINY if choice.tiny else FULL
-    for rest in (False, True):
-        for bf16 in (False, True):
-            references = [
-                each
-                for each in inline_systems(sizes, bf16=bf16)
-                if each.stack == 1 or (each.graphs and each.stack == sizes.stacks[-1])
-            ]
-            actors = actor_systems(sizes, bf16=bf16, rest=rest)
-            for network in choice.networks if actors else ():
-                more = ", four actors, the rest" if rest else ", four actors"
-                systems = [*references, *actors, System("bare", bf16=bf16)]
-                yield comparison(choice, "actors", network, systems, pfl, more=more)
+def minutes_of_a_device(choice: Choice, device: bool) -> Iterator[Job]:
+    """Yield the jobs of `DEVICE_PARTS`; their limits are 14 minutes in all."""
+    tiny = choice.tiny
+    found = [Job("environment", "environment", partial(environment.measure, tiny=tiny), 30)]
+    for network in bits.NETWORKS[:1] if tiny else bits.NETWORKS:
+        run: Run = partial(bits.measure, network=network)
+        found.append(Job(f"{network}, bits", "bits", run, 27))
+    found.append(Job("deterministic", "bits", partial(bits.measure_modes, tiny=tiny), 22))
+    for network, stack in actors.CASES[:1] if tiny else actors.CASES:
+        run = partial(actors.measure, network=network, stack=stack, tiny=tiny)
+        found.append(Job(f"{network}, stack {stack}, actors", "actors", run, 76))
+    if device:
+        found.append(Job("short memory", "faults", faults.measure_memory, 50))
+    found += [
+        Job("profile", "profile", partial(profiles.measure, tiny=tiny), 62),
+        Job("a killed actor", "faults", faults.measure_killed, 50),
+        Job("evaluation", "evaluation", partial(evaluation.measure, tiny=tiny), 30),
+        Job("unequal clients", "unequal", partial(unequal.measure, tiny=tiny), 50),
+        tests_of(choice, "new-methods", "cuda", 210, NEW_METHODS),
+    ]
+    return (job for job in found if job.part in choice.parts)

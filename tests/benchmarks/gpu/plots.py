@@ -39,10 +39,8 @@ def _draw(axes: Any, outcome: Outcome) -> None:
         rate = row["steps"] / statistics.median(row["seconds"])
         processes = f", {row['workers']} processes" if row["workers"] > 1 else ""
         if row["name"] == "raysim":
-            kind = (
-                "one at a time" if row["stack"] == 1 else ("graphs" if row["graphs"] else "plain")
-            )
-            series[f"raysim, {kind}{processes}"].append((row["stack"], rate))
+            kind = "graphs" if row["graphs"] else "plain"
+            series[f"raysim, {kind}"].append((row["stack"], rate))
         else:
             colour = f"C{next(colours)}"
             axes.axhline(rate, ls=":", lw=1, color=colour, label=f"{row['name']}{processes}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.gpu.results import DONE, Outcome, Results
+from tests.benchmarks.gpu.speed import OVER
 from tests.benchmarks.report import heading, line
 
 NAME = "RESULTS-GPU.md"
@@ -17,9 +18,19 @@ ROUNDS = 3000
 MEBIBYTE = 2**20
 SYSTEMS = """\
 raysim and the bare loops run torch's deterministic algorithms, as is raysim's default; pfl does
-not. All compute fp32 without TF32. Graphs "no" are raysim's stacks with no step recorded: each
+not. All compute fp32 without TF32. Graphs "no" are raysim's runs with no step recorded: each
 operation of a step is launched, and all else is as with graphs. Ratios are medians over the sweeps,
 with least and greatest; "-" is the system itself, or none to compare with."""
+TITLES = {
+    "environment": "The machine",
+    "bits": "Bits of the model",
+    "actors": "Actors that share the GPU",
+    "profile": "A round under the profiler",
+    "faults": "Faults",
+    "evaluation": "Evaluation of 10,000 samples",
+    "unequal": "Clients of unequal sizes",
+}
+"""Titles of the parts whose rows are shown as they are."""
 
 
 def write(results: Results, out: Path, about: Sequence[str], *, draw: bool = True) -> None:
@@ -32,9 +43,12 @@ def write(results: Results, out: Path, about: Sequence[str], *, draw: bool = Tru
         draw: Whether to draw the plots anew; those that are there are shown.
     """
     lines = ["# Results on a GPU", "", *(f"{each}\n" for each in about)]
-    compared, counted = results.of("speed", "bf16", "actors"), results.of("memory")
-    lines += [*tests(results.of("tests", "full-tests")), *speed(compared)]
-    lines += [*cell(results.of("cell")), *memory(counted), *left(results)]
+    compared, counted = results.of("speed", "bf16"), results.of("memory")
+    lines += [*tests(results.of("tests", "new-methods", "full-tests")), *speed(compared)]
+    lines += [*cell(results.of("cell")), *memory(counted)]
+    for part, title in TITLES.items():
+        lines += table(title, results.of(part))
+    lines += left(results)
     lines += plots(compared, counted, out) if draw else []
     lines += [f"![{path.name}]({path.name})" for path in sorted(out.glob("*.png"))]
     (out / NAME).write_text("\n".join(lines) + "\n")
@@ -72,16 +86,15 @@ def speed(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield from ["## Speed", "", SYSTEMS, ""]
     for outcome in shown:
         yield from [f"### {outcome.job}", ""]
-        columns = ("workers", "stack", "graphs", "local steps/s", "over one at a time", "over bare")
-        yield heading("system", *columns)
+        columns = ("workers", "stack", "graphs", "local steps/s", "over one at a time")
+        yield heading("system", *columns, "over bare", "over its graph")
         for row in outcome.rows:
-            graphs = ("yes" if row["graphs"] else "no") if row["stack"] > 1 else "-"
+            graphs = ("yes" if row["graphs"] else "no") if row["name"] == "raysim" else "-"
             cells = [row["name"], row["workers"], row["stack"], graphs]
             if not row["seconds"]:
                 yield failed(cells, row)
                 continue
-            gains = [spread(row[over]) for over in ("over_first", "over_bare")]
-            yield line([*cells, rate(row), *gains])
+            yield line([*cells, rate(row), *(spread(row[over]) for over in OVER)])
         notes = {note for row in outcome.rows for note in row["notes"]}
         yield from ["", *(f"- note: {note}" for note in sorted(notes)), ""]
 
@@ -147,6 +160,32 @@ def memory(outcomes: Sequence[Outcome]) -> Iterator[str]:
             own, room = row["context"] / MEBIBYTE, row["left_for_it"] / MEBIBYTE
             yield f"\nBeside tensors the process took {own:.0f} MiB; {room:.0f} are left for it."
     yield ""
+
+
+def table(title: str, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield a table for each job of a part: a column for each name in its rows but the notes."""
+    shown = [each for each in outcomes if each.rows]
+    if shown:
+        yield from [f"## {title}", ""]
+    for outcome in shown:
+        names = [*dict.fromkeys(name for row in outcome.rows for name in row if name != "notes")]
+        yield heading(*names)
+        yield from (line([text(row.get(name, "-")) for name in names]) for row in outcome.rows)
+        notes = {note: None for row in outcome.rows for note in row.get("notes", ())}
+        yield from ["", *(f"- note: {' '.join(note.split())}" for note in notes), ""]
+
+
+def text(value: object) -> str:
+    """Return the text of a cell."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {text(each)}" for name, each in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(text, value)) or "-"
+    return " ".join(str(value).split()).replace("|", "/")
 
 
 def left(results: Results) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Results of the GPU benchmark: what came of each job, one line of JSON each, kept as it ends."""
+"""Results of the GPU benchmark: what came of each job so far, in lines of JSON; the last counts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Results:
         self.outcomes = {each.job: each for each in found}
 
     def show(self, outcome: Outcome) -> None:
-        """Take an outcome for the page, which is not to be kept yet."""
+        """Take an outcome for the page, without keeping it."""
         self.outcomes[outcome.job] = outcome
 
     def add(self, outcome: Outcome) -> None:

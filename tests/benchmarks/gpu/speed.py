@@ -7,7 +7,6 @@ those in each of them that the others are compared with.
 from __future__ import annotations
 
 import gc
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -27,6 +26,8 @@ from tests.benchmarks.peers.networks import NETWORKS
 from tests.benchmarks.peers.work import Case, make_data
 from tests.benchmarks.runner import Runner, Trains, command_of, take_turns
 
+OVER = ("over_first", "over_bare", "over_graph")
+"""Ratios of a row: to the first system, the bare loop, and its recorded step."""
 SWEEPS = 20
 """Rounds of each system that count, at most."""
 
@@ -87,7 +88,7 @@ class Comparison:
                 "network": network,
                 **asdict(system),
                 "steps": self.cases[system].cohort * sizes.steps,
-                **{key: [] for key in ("seconds", "over_first", "over_bare", "notes")},
+                **{key: [] for key in ("seconds", *OVER, "notes")},
             }
             for system in systems
         }
@@ -138,12 +139,11 @@ class Comparison:
         self, system: System, seconds: Mapping[System, Sequence[float]], runner: Trains
     ) -> None:
         """Note the seconds of a system's rounds, and its ratios to those it is compared with."""
-        first = self._systems[0]
-        bare = next((each for each in seconds if each.name == "bare" and not each.graphs), None)
+        named = {each.name: each for each in seconds}
+        bases = self._systems[0], named.get("bare"), named.get("bare, CUDA graph")
         self.rows[system] |= {
+            **{over: self._gain(system, b, seconds) for over, b in zip(OVER, bases, strict=True)},
             "seconds": seconds[system],
-            "over_first": self._gain(system, first, seconds),
-            "over_bare": self._gain(system, bare, seconds),
             "reason": getattr(runner, "failure", ""),
             "notes": getattr(runner, "notes", []),
         }
@@ -174,7 +174,7 @@ def release(device: torch.device) -> None:
 
 def needed(system: System, one: int) -> int:
     """Return the bytes of a device that a system takes; a client of a stack takes `one`."""
-    apart = CONTEXT_BYTES if system.name == "pfl" or system.workers > 1 else 0
+    apart = CONTEXT_BYTES if system.name == "pfl" else 0
     return system.workers * (apart + system.stack * one)
 
 
@@ -189,24 +189,20 @@ def start(system: System, case: Case, device: torch.device, folder: Path, pfl: s
         return Runner("pfl", command, case, own, {"precision": precision}, gpu=True)
     if system.name == "raysim":
         overrides = system.overrides(case, device=device.type == "cuda")
-        if system.workers == 1:
-            return InlineRun("mnist-fedavg", overrides, graphs=system.graphs)
-        command = [sys.executable, "-m", "tests.benchmarks.gpu.on_ray"]
-        title = f"raysim-{system.stack}-{system.graphs}"
-        return Runner(title, command, case, folder, overrides, suspended=True, gpu=True)
+        return InlineRun("mnist-fedavg", overrides, graphs=system.graphs)
     kind = BareGraph if system.graphs else BareLoop
     return kind(case, device, bf16=system.bf16)
 
 
 def no_room(system: System, case: Case, device: torch.device) -> str:
-    """Return why stacks do not fit in each worker's share of the device, by the estimate."""
+    """Return why a stack does not fit on the device, by the estimate."""
     if device.type != "cuda" or system.stack == 1:
         return ""
-    stack, share = stack_of(case), room(device, system.workers)
+    stack, most = stack_of(case), room(device, 1)
     needed = stack.fixed + system.stack * stack.each
-    if needed <= share:
+    if needed <= most:
         return ""
-    return f"no room: about {needed / 2**30:.1f} GiB of {share / 2**30:.1f}"
+    return f"no room: about {needed / 2**30:.1f} GiB of {most / 2**30:.1f}"
 
 
 def room(device: torch.device, workers: int) -> int:

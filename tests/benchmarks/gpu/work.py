@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,9 +70,9 @@ class System:
 
     Attributes:
         name: "raysim", "bare", "bare, CUDA graph" or "pfl".
-        workers: Processes that train: 1 is raysim inline, more are its actors.
+        workers: Processes of pfl; raysim and the bare loops have one.
         stack: Clients trained at once in each of them.
-        graphs: Whether repeated stacked steps are recorded as CUDA graphs.
+        graphs: Whether repeated steps are recorded as CUDA graphs.
         bf16: Whether forward passes run in bfloat16.
     """
 
@@ -83,18 +83,15 @@ class System:
     bf16: bool = False
 
     def case(self, network: str, sizes: Sizes) -> Case:
-        """Return the work of a round: a stack for each worker, or a few clients one at a time."""
-        alone = self.workers * sizes.alone if self.name == "raysim" else sizes.alone
-        cohort = self.workers * self.stack if self.stack > 1 else alone
+        """Return the work of a round: a stack, or a few clients one at a time."""
+        cohort = self.stack if self.stack > 1 else sizes.alone
         return Case(network, cohort, sizes.samples, cohort, sizes.batch, lr=LR)
 
     def overrides(self, case: Case, *, device: bool) -> dict[str, Any]:
         """Return raysim's settings for a case."""
-        backend: dict[str, Any] = {"engine.backend": "inline", "engine.gpus_per_actor": 1.0}
-        if self.workers > 1:
-            share = 1 / self.workers
-            backend = {"engine.actors": self.workers, "engine.gpus_per_actor": share}
         own = {
+            "engine.backend": "inline",
+            "engine.gpus_per_actor": 1.0,
             "dataset.name": f"{MODULE}:Noise",
             "dataset.network": case.network,
             "partition.name": f"{MODULE}:Drawn",
@@ -108,7 +105,7 @@ class System:
             "local.epochs": case.epochs,
             "local.lr": case.lr,
         }
-        return {**unevaluated(), **own, **backend, **self.engine(device=device)}
+        return {**unevaluated(), **own, **self.engine(device=device)}
 
     def engine(self, *, device: bool) -> dict[str, Any]:
         """Return the settings of a run's engine but for its workers."""
@@ -130,19 +127,12 @@ def unevaluated() -> dict[str, Any]:
 
 
 def inline_systems(sizes: Sizes, *, bf16: bool) -> list[System]:
-    """Return raysim's systems in one process; one client at a time records no graphs."""
-    alone, *stacks = sizes.stacks
-    return [System("raysim", 1, alone, bf16=bf16)] + [
-        System("raysim", 1, stack, graphs, bf16) for stack in stacks for graphs in (True, False)
+    """Return raysim's systems, in one process."""
+    return [
+        System("raysim", 1, stack, graphs, bf16)
+        for stack in sizes.stacks
+        for graphs in (True, False)
     ]
-
-
-def actor_systems(sizes: Sizes, *, bf16: bool, rest: bool) -> list[System]:
-    """Return raysim's systems of four actors: a chosen few, or the rest of them."""
-    few = (1, *sizes.stacks[-2:]) if len(sizes.stacks) > 2 else sizes.stacks
-    every = [replace(system, workers=4) for system in inline_systems(sizes, bf16=bf16)]
-    chosen = [s for s in every if s.stack == 1 or (s.graphs and s.stack in few)]
-    return [s for s in every if s not in chosen] if rest else chosen
 
 
 def switch_graphs(*, on: bool) -> None:
@@ -181,21 +171,29 @@ class Noise(Dataset):
 
 
 class Drawn(Partition):
-    """Clients of as many samples each, drawn from all.
+    """Clients whose samples are drawn from all.
 
     Attributes:
         samples: Samples of a client.
+        unequal: Whether that is a mean, see `sizes_of`.
     """
 
     samples: int
+    unequal: bool = False
 
     def split(self, data: Split, clients: int, seed: int) -> DrawnIndices:
-        draw = partial(_draw, len(data), self.samples, seed)
-        return DrawnIndices(clients, self.samples, draw)
+        sizes = sizes_of(clients, self.samples, unequal=self.unequal)
+        return DrawnIndices(clients, sizes, partial(_draw, len(data), sizes, seed))
 
 
-def _draw(pool: int, samples: int, seed: int, client: int) -> Indices:
-    return stream(seed, "drawn", client).choice(pool, size=samples, replace=False)
+def sizes_of(clients: int, samples: int, *, unequal: bool) -> Indices:
+    """Return the samples of clients [K]: as many each, or evenly from half to one and a half."""
+    least = samples // 2 if unequal else samples
+    return np.linspace(least, 2 * samples - least, clients).astype(np.int64)
+
+
+def _draw(pool: int, sizes: Indices, seed: int, client: int) -> Indices:
+    return stream(seed, "drawn", client).choice(pool, size=sizes[client], replace=False)
 
 
 class Built(Model):
