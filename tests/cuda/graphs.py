@@ -37,7 +37,7 @@ class Generator(torch._C.Generator):
         Generator.alive.add(self._cdata)
 
     def __del__(self) -> None:
-        Generator.alive.discard(self._cdata)
+        self.alive.discard(self._cdata)  # at the end of Python the class has no name any more
 
     def get_state(self) -> Tensor:
         """Return the state; in a graph, one that `set_state` takes in this graph."""

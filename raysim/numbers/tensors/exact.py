@@ -18,7 +18,7 @@ maximum.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from raysim.numbers.arrays import Integers
 from raysim.numbers.tensors.magnitudes import LIMIT, STEP, by_magnitude
 from raysim.numbers.tensors.packed import as_tensor
 from raysim.numbers.tensors.packed_totals import Parts, join, split
-from raysim.numbers.tensors.sets import Layout, Tensors, read_pair
+from raysim.numbers.tensors.sets import Layout, Tensors
 
 SCALE = 2.0**46
 BLOCK = 32_768
@@ -39,6 +39,8 @@ BLOCK = 32_768
 
 All at once, 0.2M values took 1.2 times as long, 11M values 2.3 times.
 """
+STACK_BLOCK = 2**28
+"""Largest bytes of float64 values of a stack that are rounded at a time on a GPU."""
 ROUNDER = 1.5 * 2.0**52
 """Addend that rounds a float64 x, |x| at most 2^51, to an integer in the last bits of the sum.
 
@@ -87,20 +89,60 @@ class Addend:
         parts = flats = {d: [*map(_reals, flat)] for d, flat in layout.flats(tensors).items()}
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             flats = {dtype: [torch.cat(values)] for dtype, values in parts.items()}
-        extremes = [
-            extreme
-            for dtype, parts in flats.items()
-            for part in parts
+        magnitudes = [
+            magnitude
+            for dtype, own in flats.items()
+            for part in own
             if _is_summed(dtype) and part.numel()
-            for extreme in read_pair(torch.aminmax(part))
+            for magnitude in _magnitudes(part)
         ]
-        if all(-LIMIT <= extreme <= LIMIT for extreme in extremes):
-            return cls(layout, flats, max(map(abs, extremes), default=0.0))
+        if all(magnitude <= LIMIT for magnitude in magnitudes):
+            return cls(layout, flats, max(magnitudes, default=0.0))
         for name, tensor in tensors.items():
             if not tensor.isfinite().all():
                 raise RunError(f"its update is not finite (tensor {name}): try a smaller local.lr")
         fine, coarse = _finest_and_coarse(parts)
         return cls(layout, fine, LIMIT, coarse)
+
+
+@dataclass(frozen=True)
+class StackAddend:
+    """Checked tensors of K clients, stacked; as `Addend`, but without larger values.
+
+    Attributes:
+        layout: Layout of one client's tensors.
+        rows: Per dtype, flat tensors [K, n].
+        largest: Largest magnitude of each client.
+    """
+
+    layout: Layout
+    rows: Mapping[torch.dtype, Tensor]
+    largest: Sequence[float]
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> StackAddend | None:
+        """Check that the tensors [K, ...] of clients can be added; None if one's must be looked at.
+
+        A GPU is waited for once a dtype.
+        """
+        stack = next(iter(tensors.values())).shape[:1]
+        layout = Layout(tuple((name, t.dtype, t.shape[1:]) for name, t in tensors.items()))
+        rows = {
+            dtype: torch.cat([*map(_reals, flats)], dim=-1)
+            for dtype, flats in layout.flats(tensors, tuple(stack)).items()
+        }
+        magnitudes = [
+            torch.linalg.vector_norm(flat, torch.inf, dim=1).tolist()
+            for dtype, flat in rows.items()
+            if _is_summed(dtype) and flat.numel()
+        ]
+        largest = [*map(max, *magnitudes, [0.0] * stack[0])]
+        finite = all(m <= LIMIT for of_dtype in magnitudes for m in of_dtype)
+        return cls(layout, rows, largest) if finite else None
+
+    def of_client(self, k: int) -> Addend:
+        """Return the addend of one client."""
+        return Addend(self.layout, {d: [flat[k]] for d, flat in self.rows.items()}, self.largest[k])
 
 
 class ExactSum:
@@ -127,13 +169,44 @@ class ExactSum:
                 size = sum(map(len, flats))
                 self._totals[dtype] = flats[0].new_zeros(size, dtype=torch.int64)
             totals, factor = self._totals[dtype], fraction * SCALE
-            if totals.device.type == "cpu" and addend.largest * factor <= 2.0**51:
-                _add_with_rounder(totals, flats, factor)
+            if addend.largest * factor <= 2.0**51:
+                if totals.is_cuda:
+                    scaled = flats[0].to(torch.float64, copy=True).mul_(factor)
+                    totals += scaled.add_(ROUNDER).view(torch.int64)
+                else:
+                    _add_with_rounder(totals, flats, factor)
                 self._rounders[dtype] += 1
             else:
                 totals += _rounded(torch.cat([*flats]) if flats[1:] else flats[0], factor)
         for key, values in addend.coarse.items():
             _add(self._coarse, key, _rounded(values, fraction * SCALE * 2.0 ** (-STEP * key.k)))
+
+    def add_stack(self, addend: StackAddend, fractions: Sequence[float]) -> None:
+        """Add the tensors of several clients with their fractions of the total weight; see `add`.
+
+        On a GPU all at once, in blocks of at most STACK_BLOCK bytes.
+        """
+        first = next(iter(addend.rows.values()))
+        if not first.is_cuda:
+            for k, fraction in enumerate(fractions):
+                self.add(addend.of_client(k), fraction)
+            return
+        factors = np.array(fractions) * SCALE
+        rounds = bool((np.array(addend.largest) * factors <= 2.0**51).all())
+        column = torch.from_numpy(factors).pin_memory().to(first.device, non_blocking=True)
+        for dtype, rows in addend.rows.items():
+            if not _is_summed(dtype):
+                self._take_maximum(dtype, rows.to(torch.int64).amax(0))
+                continue
+            if dtype not in self._totals:
+                self._totals[dtype] = rows.new_zeros(rows.shape[1], dtype=torch.int64)
+            for some, part in _blocks(*rows.shape):
+                scaled = rows[some, part].to(torch.float64, copy=True).mul_(column[some, None])
+                integers = (
+                    scaled.add_(ROUNDER).view(torch.int64) if rounds else scaled.round_().long()
+                )
+                self._totals[dtype][part] += integers.sum(0)
+            self._rounders[dtype] += len(rows) * rounds
 
     def totals(self) -> dict[torch.dtype, Tensor]:
         """Return the total per dtype, int64 [n]: sums of floats times SCALE, maxima of integers.
@@ -142,7 +215,11 @@ class ExactSum:
         """
         for dtype, times in self._rounders.items():
             surplus = (times * ROUNDER_BITS + 2**63) % 2**64 - 2**63  # as int64 wraps around
-            self._totals[dtype].numpy()[:] -= surplus
+            totals = self._totals[dtype]
+            if totals.is_cuda:
+                totals -= surplus
+            else:
+                totals.numpy()[:] -= surplus
         self._rounders.clear()
         return self._totals
 
@@ -248,14 +325,30 @@ def _scaled(totals: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
     return result
 
 
+def _blocks(clients: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the blocks of a matrix [clients, size] that take at most STACK_BLOCK bytes each."""
+    columns = min(size, STACK_BLOCK // 8)
+    rows = max(1, STACK_BLOCK // (8 * max(columns, 1)))
+    for start in range(0, size, max(columns, 1)):
+        for first in range(0, clients, rows):
+            yield slice(first, first + rows), slice(start, start + columns)
+
+
+def _magnitudes(part: Tensor) -> list[float]:
+    """Return a tensor's extremes without sign, or its largest magnitude; NaN if it has one."""
+    if part.is_cuda:
+        return [float(torch.linalg.vector_norm(part, torch.inf))]
+    return [abs(float(extreme)) for extreme in torch.aminmax(part)]
+
+
 def _is_summed(dtype: torch.dtype) -> bool:
     """Return whether tensors of a dtype are summed, not maximised."""
     return dtype.is_floating_point or dtype.is_complex
 
 
 def _reals(flat: Tensor) -> Tensor:
-    """Return the real and imaginary parts [2n] of complex values [n]; other values unchanged."""
-    return torch.view_as_real(flat.resolve_conj()).reshape(-1) if flat.is_complex() else flat
+    """Return complex values [..., n] as pairs of reals [..., 2n]; other values unchanged."""
+    return torch.view_as_real(flat.resolve_conj()).flatten(-2) if flat.is_complex() else flat
 
 
 def _finest_and_coarse(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -159,21 +160,26 @@ class Layout:
             return self
         return Layout(tuple((n, dtypes.get(n, dtype), shape) for n, dtype, shape in self.entries))
 
-    def flats(self, tensors: Tensors) -> dict[torch.dtype, list[Tensor]]:
+    def flats(
+        self, tensors: Tensors, stack: tuple[int, ...] = ()
+    ) -> dict[torch.dtype, list[Tensor]]:
         """Return the tensors per dtype, flat and detached, copied only if not contiguous.
 
         Zeros between them keep each tensor aligned in a buffer of them all.
+
+        Args:
+            tensors: The tensors [...], or of K sets [K, ...].
+            stack: () or (K,).
         """
         parts: dict[torch.dtype, list[Tensor]] = {}
-        zeros: dict[torch.dtype, Tensor] = {}  # once: on a GPU each would be a kernel
         for name, dtype, _ in self.entries:
-            flat = tensors[name].detach().reshape(-1)
+            flat = tensors[name].detach().reshape(*stack, -1)
             own = parts.setdefault(dtype, [])
             own.append(flat)
-            if padding := _padded(flat.numel(), dtype) - flat.numel():
-                if dtype not in zeros:
-                    zeros[dtype] = flat.new_zeros(ALIGNMENT // dtype.itemsize)
-                own.append(zeros[dtype][:padding])
+            size = flat.shape[-1]
+            if padding := _padded(size, dtype) - size:
+                zeros = _zeros(dtype, flat.device).expand(*stack, -1)
+                own.append(zeros[..., :padding])
         return parts
 
     def pack(self, tensors: Tensors) -> dict[torch.dtype, Tensor]:
@@ -189,6 +195,12 @@ class Layout:
             views[name] = buffers[dtype][start : start + size].view(shape)
             offsets[dtype] = start + _padded(size, dtype)
         return views
+
+
+@cache
+def _zeros(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros that fill ALIGNMENT bytes, made once: on a GPU each would be a kernel."""
+    return torch.zeros(ALIGNMENT // dtype.itemsize, dtype=dtype, device=device)
 
 
 def _padded(elements: int, dtype: torch.dtype) -> int:
