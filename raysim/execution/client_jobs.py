@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -58,8 +59,22 @@ class ClientJobs:
             self._opened = (key, broadcast, initial)
         return self._opened[1:]
 
-    def job(self, message: PassMessage, client: int) -> ClientJob:
+    def gathered(self, message: PassMessage, clients: Sequence[int]) -> dict[int, Batch]:
+        """Return the samples of clients that can be opened together; of others, none."""
+        apart = message.root or message.pass_.pooled or message.samples or self.samples.per_client
+        if apart or len(clients) == 1:
+            return {}
+        return dict(zip(clients, self.samples.clients_at_once(clients), strict=True))
+
+    def job(
+        self, message: PassMessage, client: int, gathered: Mapping[int, Batch] = {}
+    ) -> ClientJob:
         """Return the job of a client.
+
+        Args:
+            message: The pass.
+            client: The client.
+            gathered: Samples of clients that are opened already.
 
         Raises:
             DamagedStateError: its state is damaged or missing.
@@ -74,7 +89,7 @@ class ClientJobs:
         return ClientJob.of(
             message.pass_,
             client,
-            self._samples(message, client),
+            gathered[client] if client in gathered else self._samples(message, client),
             keys=(self._settings.seed, message.round_number, draws, client),
             broadcast=broadcast,
             state=state,

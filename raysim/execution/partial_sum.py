@@ -7,7 +7,7 @@ records are sorted by client where they are read.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -16,8 +16,8 @@ import numpy as np
 from raysim.api.rules import Reduced, Upload
 from raysim.errors import RunError, SettingsError
 from raysim.numbers.arrays import Floats
-from raysim.numbers.tensors import CPU, Layout, flatten, not_finite, unflatten
-from raysim.numbers.tensors.exact import Addend, ExactSum
+from raysim.numbers.tensors import CPU, Layout, Tensors, flatten, not_finite, unflatten
+from raysim.numbers.tensors.exact import Addend, ExactSum, StackAddend
 from raysim.numbers.tensors.packed import PackedTensors
 from raysim.storage.column_names import OF_CLIENTS, check_names
 
@@ -108,6 +108,40 @@ class PartialSum:
             )
         check_names([*upload.scalars, *upload.metrics], OF_CLIENTS, (), "its number")
         return addend
+
+    def check_stack(self, sums: Tensors) -> StackAddend | None:
+        """Check the models [K, ...] of clients at once, in place of `check`.
+
+        Returns:
+            Their sums, ready for `add_stack`; None if they must be checked one by one.
+        """
+        addend = StackAddend.of(dict(sorted(flatten({"model": sums}).items())))
+        seen = self.sum is None or (addend and addend.layout == self.sum.layout)
+        return addend if seen else None
+
+    def add_stack(
+        self,
+        records: Sequence[Mapping[str, float]],
+        addend: StackAddend,
+        shares: Sequence[tuple[int, float]],
+        frozen: Collection[str] = (),
+    ) -> None:
+        """Add the uploads of clients that `check_stack` has checked; this does not fail.
+
+        Args:
+            records: See `add`, of each client.
+            addend: What `check_stack` returned.
+            shares: Of each client, its weight and its fraction of the weight of all.
+            frozen: See `add`.
+        """
+        self.sum = self.sum or ExactSum(addend.layout)
+        self.sum.add_stack(addend, [fraction for _, fraction in shares])
+        self.clients += [int(record["client"]) for record in records]
+        self.weight += sum(weight for weight, _ in shares)
+        self.records += records
+        model = [(n.removeprefix("model/"), d, s) for n, d, s in addend.layout.entries]
+        sent = Layout(tuple(entry for entry in model if entry[0] not in frozen))
+        self.bytes_up += len(records) * sent.nbytes
 
     def add(
         self,

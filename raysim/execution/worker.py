@@ -10,7 +10,7 @@ import os
 import socket
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from pathlib import Path
@@ -53,7 +53,7 @@ from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network, score
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.cuda_graphs import recorder_on
-from raysim.training.stacked.trainer import StackedTrainer
+from raysim.training.stacked.trainer import StackedTrainer, StackResult
 
 CALLS = ("train", "evaluate", "measure", "aggregate")
 """Methods that an executor calls and takes results of."""
@@ -158,24 +158,72 @@ class Worker:
         """Train the clients of a stack; each is accepted or fails by itself."""
         begun = perf_counter()
         jobs: dict[int, ClientJob] = {}
+        gathered: dict[int, Batch] = {}
+        with suppress(Exception), self.watch("data"):  # else client by client, which tells whose
+            gathered = self._jobs.gathered(message, stack)
         for client in stack:
             with self._failures([client], stack), self.watch("data"):
-                jobs[client] = self._jobs.job(message, client)
-        results: list[tuple[Upload, LocalLosses]] = []
+                jobs[client] = self._jobs.job(message, client, gathered)
+        results: list[StackResult] = []
         with self._failures([*jobs], stack), self.watch("training"):
             if len(jobs) < len(stack) and not message.retry:
                 raise RunError("another client of its stack failed")
-            stacked = len(stack) > 1 and jobs
-            run = self._stacked.run if stacked else partial(map, self.sequential.run)
-            results = [*run([*jobs.values()])]
+            if len(stack) > 1 and jobs:
+                results = self._stacked.run([*jobs.values()])
+            else:
+                for job in jobs.values():
+                    upload, losses = self.sequential.run(job)
+                    results.append(StackResult([0], [losses], [upload]))
         seconds = (perf_counter() - begun) / len(stack)
-        for (client, job), (upload, losses) in zip(jobs.items(), results, strict=False):
-            if client not in message.arrived:
-                with self._failures([client], stack), self.watch("reduction"):
-                    record = _record(client, len(job.data.y), losses, seconds)
-                    record |= message.values.differing(client)
-                    with blaming_samples(job.data):
-                        self._accept(message, upload, record)
+        of_jobs = [*jobs.items()]
+        for result in results:
+            of_result = [of_jobs[number] for number in result.numbers]
+            with self.watch("reduction"):
+                if self._accept_stack(message, of_result, result, seconds):
+                    continue
+            for number, upload, losses in result.each():
+                client, job = of_jobs[number]
+                if client in message.arrived:
+                    continue
+                training = len(job.data.y), losses, seconds
+                with (
+                    self._failures([client], stack),
+                    self.watch("reduction"),
+                    blaming_samples(job.data),
+                ):
+                    self._accept(message, client, upload, training)
+
+    def _accept_stack(
+        self,
+        message: PassMessage,
+        jobs: Sequence[tuple[int, ClientJob]],
+        result: StackResult,
+        seconds: float,
+    ) -> bool:
+        """Accept the uploads of a stack at once; return False if it must be one by one.
+
+        Args:
+            message: The pass.
+            jobs: The clients of the result, with their jobs.
+            result: The result.
+            seconds: A client's time.
+        """
+        clients = [client for client, _ in jobs]
+        rounds = {message.entry(client).round_number for client in clients}
+        alone = message.seal or message.stored_groups or not message.arrived.isdisjoint(clients)
+        if alone or not result.sent or len(rounds) > 1:
+            return False
+        sums = self._results["train"].sums.setdefault(rounds.pop(), PartialSum())
+        if (addend := sums.check_stack(result.sent)) is None:
+            return False
+        records, shares = [], []
+        for (client, job), losses in zip(jobs, result.losses, strict=True):
+            values = message.values.differing(client)
+            records.append(_record(client, len(job.data.y), losses, seconds) | values)
+            entry, weight = message.entry(client), message.weight(client, int(self._sizes[client]))
+            shares.append((weight, weight / entry.total_weight * entry.discount))
+        sums.add_stack(records, addend, shares, self.sequential.network.frozen_names)
+        return True
 
     @contextmanager
     def _failures(self, clients: list[int], stack: tuple[int, ...]) -> Iterator[None]:
@@ -196,9 +244,21 @@ class Worker:
             trace = traceback.format_exc()
             self._results["train"].failures += [Failure(c, line, trace, stack) for c in clients]
 
-    def _accept(self, message: PassMessage, upload: Upload, record: dict[str, float]) -> None:
-        """Check an upload, write the client's states, then add it: all of it or nothing."""
-        client = int(record["client"])
+    def _accept(
+        self,
+        message: PassMessage,
+        client: int,
+        upload: Upload,
+        training: tuple[int, LocalLosses, float],
+    ) -> None:
+        """Check an upload, write the client's states, then add it: all of it or nothing.
+
+        Args:
+            message: The pass.
+            client: The client.
+            upload: Its upload.
+            training: Its samples, losses and seconds.
+        """
         entry = message.entry(client)
         sums = self._results["train"].sums
         partial_sum = sums.setdefault(entry.round_number, PartialSum(seal=message.seal))
@@ -210,6 +270,8 @@ class Worker:
             self._jobs.write(message, client, upload.state, in_round=False),
             self._jobs.write(message, client, upload.round_state, in_round=True),
         )
+        # A GPU was waited for in the check, and is not again by the losses.
+        record = _record(client, *training) | message.values.differing(client)
         partial_sum.add(
             record,
             upload,

@@ -68,6 +68,18 @@ class OpenedSamples:
             whole = _selected(whole, self._holdout.divide(client, len(whole.y))[0])
         return whole._replace(x=whole.x[: self._most], y=whole.y[: self._most])
 
+    def clients_at_once(self, clients: Sequence[int]) -> list[Batch]:
+        """Return the training samples of several clients, decoded together as by `client`."""
+        rows = [self._training_rows(client)[: self._most] for client in clients]
+        whole, sizes = self._decoded(np.concatenate(rows)), [*map(len, rows)]
+        parts = zip(whole.x.split_with_sizes(sizes), whole.y.split_with_sizes(sizes), strict=True)
+        return [whole._replace(x=x, y=y) for x, y in parts]
+
+    @property
+    def per_client(self) -> bool:
+        """True if inputs of a sample may differ from client to client."""
+        return self._inputs.per_client
+
     @cached_property
     def classes(self) -> int:
         """The largest label of all training samples + 1."""

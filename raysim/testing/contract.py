@@ -262,7 +262,7 @@ def inputs_watched() -> Iterator[None]:
     def check() -> None:
         changed.extend(c for c, (tensors, was) in seen.items() if tensors_digest(tensors) != was)
 
-    def watched(jobs: ClientJobs, message: PassMessage, client: int) -> ClientJob:
+    def watched(jobs: ClientJobs, message: PassMessage, client: int, *given: Any) -> ClientJob:
         check()
         sent, initial = jobs.open(message)
         tensors = flatten(sent) | flatten(
@@ -270,7 +270,7 @@ def inputs_watched() -> Iterator[None]:
         )
         seen.clear()
         seen[client] = tensors, tensors_digest(tensors)
-        return job(jobs, message, client)
+        return job(jobs, message, client, *given)
 
     with patch.object(ClientJobs, "job", watched):
         yield

@@ -182,10 +182,9 @@ class FlopCounter:
 
         rows = torch.arange(n) % len(job.data.y)
         data = job.data._replace(x=job.data.x[rows], y=job.data.y[rows])
-        generator = np.random.default_rng(0)
         # Not FlopCounterMode, which imports all of torch's compiler: 3 s.
         with watch_operations(count), without_mkldnn():
-            upload, _ = self._trainer.run(replace(job, data=data, epochs=epochs, batches=generator))
+            upload, _ = self._trainer.run(replace(job, data=data, epochs=epochs))
         return counted, upload
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from raysim.api.rules import (
     View,
     only_in_finish,
 )
-from raysim.numbers.arrays import Integers
+from raysim.numbers.arrays import Array, Integers
 from raysim.numbers.seeds import owned_generator, stream, torch_seed
 from raysim.numbers.tensors import CPU, Groups
 
@@ -47,7 +47,7 @@ class ClientJob:
     state: Groups
     personal: Groups
     augment: Callable[[Tensor, torch.Generator], Tensor]
-    batches: np.random.Generator
+    batches: Callable[[], np.random.Generator]
     torch_seed: int
     generator: Callable[[str], torch.Generator]
     client: int = -1
@@ -85,7 +85,7 @@ class ClientJob:
             lr=pass_.lr_of(client),
             trainable=pass_.trainable,
             data=data,
-            batches=stream(seed, "batches", *places),
+            batches=partial(stream, seed, "batches", *places),
             torch_seed=torch_seed(seed, "training", *places),
             generator=partial(owned_generator, seed, "client", places, device=device),
             pass_generator=partial(owned_generator, seed, "clients", places[:-1], device=device),
@@ -110,6 +110,7 @@ class ClientJob:
         """
         return replace(
             view,
+            values=self.values,
             generator=self.generator,
             pass_generator=self.pass_generator,
             client=self.client,
@@ -118,31 +119,75 @@ class ClientJob:
         )
 
 
-@dataclass(frozen=True)
 class LocalLosses:
-    """Figures of one client's training, averaged over examples and local steps."""
+    """Figures of one client's training, averaged over examples and local steps.
 
-    steps: int
-    train_loss: float
-    objective: float
+    Attributes:
+        steps: The steps taken.
+    """
 
-    @classmethod
-    def of(cls, losses: Tensor, objectives: Tensor, sizes: Sequence[int]) -> LocalLosses:
-        """Average losses [S] and objectives [S] of S steps on batches of these sizes.
+    def __init__(self, read: Callable[[], Tensor], sizes: Sequence[int]) -> None:
+        """Average losses and objectives of S steps on batches of these sizes.
 
-        Where they are one tensor, it is read once.
+        Args:
+            read: Returns both, [2, S], or [S] if they are the same; called when they are asked for.
+            sizes: The samples of the batches.
         """
-        if not sizes:
-            return cls(0, float("nan"), float("nan"))
-        if objectives is losses:
-            losses = objectives = losses.cpu()
-        both = torch.stack([losses, objectives]).cpu().double().numpy()
-        loss, objective = (both @ np.asarray(sizes, dtype=np.float64)) / sum(sizes)
-        return cls(len(sizes), float(loss), float(objective))
+        self._read, self._sizes, self.steps = read, sizes, len(sizes)
+
+    @cached_property
+    def _means(self) -> tuple[float, float]:
+        if not self._sizes:
+            return float("nan"), float("nan")
+        read = self._read()
+        both = (read if read.dim() == 2 else torch.stack([read, read])).double().numpy()
+        loss, objective = (both @ np.asarray(self._sizes, dtype=np.float64)) / sum(self._sizes)
+        return float(loss), float(objective)
+
+    @property
+    def train_loss(self) -> float:
+        """The mean loss at T=1."""
+        return self._means[0]
+
+    @property
+    def objective(self) -> float:
+        """The mean of what was minimised."""
+        return self._means[1]
 
 
-def sent_to(device: torch.device, numbers: Integers) -> Tensor:
-    """Return whole numbers on a device; the host does not wait for a GPU."""
+def losses_of_stack(read: Callable[[], Tensor], sizes: Integers) -> list[LocalLosses]:
+    """Return the losses of the clients of a stack.
+
+    Args:
+        read: Returns losses and objectives [S, 2, K].
+        sizes: Samples in the batches [K, S]; 0 where a client took no step.
+    """
+    read_once = cache(read)
+
+    def of_client(k: int) -> LocalLosses:
+        taken = np.flatnonzero(sizes[k])
+        return LocalLosses(lambda: read_once()[taken, :, k].T, sizes[k][taken].tolist())
+
+    return [of_client(k) for k in range(len(sizes))]
+
+
+def read_later(tensor: Tensor) -> Callable[[], Tensor]:
+    """Return a function that returns a tensor on the CPU; a GPU is not waited for until then."""
+    if not tensor.is_cuda:
+        return lambda: tensor
+    there = tensor.to(CPU, non_blocking=True)
+    copied = torch.cuda.current_stream(tensor.device).record_event()
+
+    def read() -> Tensor:
+        if not copied.query():
+            copied.synchronize()
+        return there
+
+    return read
+
+
+def sent_to(device: torch.device, numbers: Array) -> Tensor:
+    """Return an array on a device; the host does not wait for a GPU."""
     tensor = torch.from_numpy(numbers)
     if device.type == "cpu":
         return tensor
@@ -173,7 +218,8 @@ def steps_of(local_work: LocalWork, batches: int) -> int:
 def iterate_epochs(job: ClientJob, bounds: Bounds) -> Iterator[tuple[Tensor, Integers]]:
     """Yield for each local epoch the inputs [n, ...] and the order of the samples [n]."""
     x, n = job.data.x, len(job.data.y)
+    batches = job.batches()
     generator = torch.Generator(x.device).manual_seed(job.torch_seed)
     for _ in range(-(-steps_of(job.epochs, len(bounds)) // len(bounds))):
-        order = np.arange(n) if bounds == [(0, n)] else job.batches.permutation(n)
+        order = np.arange(n) if bounds == [(0, n)] else batches.permutation(n)
         yield job.augment(x, generator), order

@@ -33,12 +33,11 @@ from torch import Tensor, nn
 from raysim.api.rules import Batch, LocalValues, Rules, Transform, View
 from raysim.errors import MachineError
 from raysim.numbers.given import PARTS
-from raysim.numbers.tensors import flatten
-from raysim.numbers.tensors.torch_private import compile_script, foreach_copy_
+from raysim.numbers.tensors.torch_private import compile_script
 from raysim.training.operations import UnrecordableError, from_elsewhere, source_of
 from raysim.training.rule_keys import functions_of_step, key_of_rules
 from raysim.training.stacked.cuda_graphs import GraphRecorder, steps_before
-from raysim.training.stacked.stacks import copy_tree, leaves
+from raysim.training.stacked.stacks import Tree, assign, copy_tree, leaves
 
 Step = Callable[[Batch, Sequence[Tensor]], Sequence[Tensor]]
 Script = Callable[..., Sequence[Tensor]]
@@ -57,14 +56,14 @@ class RecordedSteps:
 
     def __init__(
         self,
-        modules: Callable[[], list[nn.Module]],
+        modules: Sequence[nn.Module],
         generators: Sequence[torch.Generator],
         recorder: GraphRecorder | None = None,
     ) -> None:
         """Prepare for steps that use these modules and generators.
 
         Args:
-            modules: Returns all modules that a step may call.
+            modules: All modules that a step may call; the sequence may grow.
             generators: The generators that modules may draw from.
             recorder: Records steps as CUDA graphs; None writes scripts.
         """
@@ -79,54 +78,66 @@ class RecordedSteps:
         trainable: frozenset[str] | None,
         view: View,
         transforms: Sequence[Transform],
+        changed: Tree | None = None,
     ) -> ClientSteps | None:
-        """Return a client's recorded steps, or None if its rules have no key.
+        """Return a client's recorded steps, or None if none of this kind are recorded.
 
         Args:
             rules: The rules.
             trainable: Names of the trained parameters; None for all.
             view: The client's view.
             transforms: The transforms that are part of the step.
+            changed: Further tensors that a CUDA graph changes in place.
         """
         if self._rules is not rules:  # once a pass
             self._rules, self._keys = rules, {}
         if len(transforms) not in self._keys:
             self._keys[len(transforms)] = key_of_rules(rules, transforms)
-        key, tensors = self._keys[len(transforms)], [*view.params.values()]
+        key, params = self._keys[len(transforms)], [*view.params.values()]
         if key is None:
             return None
-        shapes = tuple(tensor.shape for tensor in tensors)
-        layout: Hashable = None
-        if functions_of_step(rules, transforms):
-            groups = _groups(view)
-            unique = {id(tensor): tensor for tensor in groups.values()}
-            tensors += unique.values()
-            order = {number: index for index, number in enumerate(unique)}
-            layout = tuple(
-                (name, t.dtype, t.shape, t.stride(), order[id(t)]) for name, t in groups.items()
-            )
-        places = tuple(t.data_ptr() for t in view.params.values()) if self.recorder else ()
-        kind = (key, trainable, shapes, layout, view.values, places)
+        own: Tree = (
+            {part: getattr(view, part) for part in PARTS}
+            if functions_of_step(rules, transforms)
+            else {}
+        )
+        own = {**own, **(changed or {})}
+        order: dict[int, int] = {}
+        layout = tuple(
+            (path, t.dtype, t.shape, t.stride(), order.setdefault(id(t), len(order)))
+            for path, t in leaves(own)
+        )
+        shapes = tuple(tensor.shape for tensor in params)
+        places = tuple(tensor.data_ptr() for tensor in params) if self.recorder else ()
+        kind = (key, changed is not None, trainable, shapes, layout, view.values, places)
         if kind not in self._kinds:
             if len(self._kinds) == MAX_KINDS:
-                self._kinds.clear()
+                self.clear()
             self._kinds[kind] = StepsOfKind(self._modules, self._generators, self.recorder)
-        kept: Mapping[str, Any] = {}
-        if self.recorder and layout is not None:
-            kept = self._kinds[kind].kept(view)
-        guarded = GuardedView(**{**vars(view), **kept})
-        if kept:
-            own = {id(tensor): tensor for tensor in _groups(guarded).values()}
-            tensors = [*view.params.values(), *own.values()]
-        return ClientSteps(self._kinds[kind], tensors, guarded)
+        of_kind = self._kinds[kind]
+        if self.recorder:
+            if not of_kind.records:
+                return None
+            own = of_kind.kept(own)
+        unique = {id(tensor): tensor for _, tensor in leaves(own)}
+        parts = {part: own[part] for part in PARTS if part in own}
+        guarded = GuardedView(**{**vars(view), **parts})
+        return ClientSteps(of_kind, [*params, *unique.values()], guarded, own)
 
-    def give_up(self) -> None:
-        """Free what is recorded, and record nothing more, as memory is short."""
-        if self.recorder and self.recorder.works:
-            self.recorder.give_up()
+    def clear(self) -> None:
+        """Free what is recorded."""
         for kind in self._kinds.values():  # clients that are done may still refer to them
             kind.clear()
         self._kinds.clear()
+
+    def give_up(self) -> bool:
+        """Free what is recorded and record nothing more; return whether that may free memory."""
+        if self.recorder is None or not (self._kinds or self.recorder.works):
+            return False
+        if self.recorder.works:
+            self.recorder.give_up()
+        self.clear()
+        return True
 
 
 class ClientSteps:
@@ -134,10 +145,14 @@ class ClientSteps:
 
     Attributes:
         guarded: The view for recording a step.
+        changed: The tensors that CUDA graphs read and change, which start as the client's.
     """
 
-    def __init__(self, kind: StepsOfKind, tensors: Sequence[Tensor], guarded: GuardedView) -> None:
-        self._kind, self._tensors, self.guarded = kind, tensors, guarded
+    def __init__(
+        self, kind: StepsOfKind, tensors: Sequence[Tensor], guarded: GuardedView, changed: Tree
+    ) -> None:
+        self._kind, self._tensors = kind, tensors
+        self.guarded, self.changed = guarded, changed
         self._detached = [tensor.detach() for tensor in tensors]
 
     def take(
@@ -175,12 +190,14 @@ class StepsOfKind:
 
     def __init__(
         self,
-        modules: Callable[[], list[nn.Module]],
+        modules: Sequence[nn.Module],
         generators: Sequence[torch.Generator],
         recorder: GraphRecorder | None,
     ) -> None:
         self._modules, self._generators, self.recorder = modules, generators, recorder
-        self._kept: dict[str, Any] | None = None
+        self._kept: Tree | None = None
+        self.records = True
+        """False once no step of this kind can be recorded."""
         self._steps: Counter[Hashable] = Counter()
         self._tried: dict[Hashable, Script] = {}
         self.scripts: dict[Hashable, Script | None] = {}
@@ -192,15 +209,12 @@ class StepsOfKind:
         self.scripts.clear()
         self._kept = None
 
-    def kept(self, view: View) -> dict[str, Any]:
-        """Return the groups of a view in this kind's own tensors, which its graphs read."""
-        groups = {part: getattr(view, part) for part in PARTS}
+    def kept(self, own: Tree) -> Tree:
+        """Return a client's tensors in this kind's own ones, which its graphs read."""
         if self._kept is None:
-            self._kept = copy_tree(groups)
+            self._kept = copy_tree(own)
         else:
-            own, values = ([tensor for _, tensor in leaves(tree)] for tree in (self._kept, groups))
-            with torch.no_grad():
-                foreach_copy_(own, values)
+            assign(self._kept, own)
         return self._kept
 
     def find(
@@ -233,6 +247,7 @@ class StepsOfKind:
                 agrees = self._agrees(script, step, batch, tensors, states)
                 script = script if agrees else None
             self.scripts[shape] = script
+            self.records = script is not None
         return self.scripts[shape]
 
     def _agrees(
@@ -246,7 +261,7 @@ class StepsOfKind:
         """Return whether a script agrees with the step; restore all tensors and generators."""
         detached = [state.detach() for state in states]
         inputs = [batch.x, batch.y, *tensors, *detached]
-        before = _StepSnapshot(self._modules(), self._generators, inputs)
+        before = _StepSnapshot(self._modules, self._generators, inputs)
         agrees = False
         try:
             taken = [*step(batch, detached), *before.tensors_now()]
@@ -267,13 +282,13 @@ class StepsOfKind:
         self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
     ) -> Script | None:
         """Write a script and compare it with the step on a batch; restore everything."""
-        if any(isinstance(m, ATTENTION) and not m.training for m in self._modules()):
+        if any(isinstance(m, ATTENTION) and not m.training for m in self._modules):
             return None
-        if self.recorder and not self._fits_a_graph(batch, tensors, states):
+        if self.recorder and not self._fits_a_graph(batch, tensors):
             return None
         detached = [state.detach() for state in states]  # a first state may be one of the tensors
         inputs = [batch.x, batch.y, *tensors, *detached]
-        before = _StepSnapshot(self._modules(), self._generators, inputs)
+        before = _StepSnapshot(self._modules, self._generators, inputs)
         try:
             if self.recorder:
                 self._refuse_others(lambda: step(batch, detached), inputs, before)
@@ -292,16 +307,14 @@ class StepsOfKind:
         finally:
             before.restore()
 
-    def _fits_a_graph(
-        self, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
-    ) -> bool:
+    def _fits_a_graph(self, batch: Batch, tensors: Sequence[Tensor]) -> bool:
         """Return whether a CUDA graph can take this step.
 
-        A replay would overwrite the states that it returned. cuDNN keeps draws of dropout between
-        layers, and makes others once a seed is set. Tensors of the host would be constants.
+        cuDNN keeps draws of dropout between layers, and makes others once a seed is set. Tensors of
+        the host would be constants.
         """
-        recurrent = any(isinstance(m, nn.RNNBase) and m.dropout for m in self._modules())
-        return not (states or recurrent or any(t.device != batch.x.device for t in tensors))
+        recurrent = any(isinstance(m, nn.RNNBase) and m.dropout for m in self._modules)
+        return not (recurrent or any(t.device != batch.x.device for t in tensors))
 
     def _refuse_others(
         self, step: Callable[[], object], inputs: Sequence[Tensor], before: _StepSnapshot
@@ -311,7 +324,7 @@ class StepsOfKind:
         Raises:
             UnrecordableError: it does; a note says so.
         """
-        resident = [t for m in self._modules() for t in (*m.parameters(), *m.buffers())]
+        resident = [t for m in self._modules for t in (*m.parameters(), *m.buffers())]
         for _ in range(2):  # the first step may make what later ones read
             other = from_elsewhere(step, [*inputs, *resident])
             before.restore()
@@ -396,16 +409,6 @@ def _graph_of(recorder: GraphRecorder, step: Step, batch: Batch) -> Script:
         return kept, kept if value is loss else value.clone(), *rest
 
     return script
-
-
-def _groups(view: View) -> dict[str, Tensor]:
-    """Return the tensors of a view besides the network's, by group and name."""
-    named = {
-        f"{kind}/{group}": tensors
-        for kind in ("broadcast", "state", "personal")
-        for group, tensors in getattr(view, kind).items()
-    }
-    return flatten({"start": view.start, **named})
 
 
 def _text(python: Any) -> str:

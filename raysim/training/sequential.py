@@ -15,10 +15,11 @@ from itertools import islice
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysim.api.rules import (
     Batch,
+    LocalValues,
     Outputs,
     Rules,
     Trained,
@@ -29,7 +30,7 @@ from raysim.api.rules import (
 )
 from raysim.config import LocalSettings
 from raysim.numbers.given import Given
-from raysim.numbers.tensors import CPU, Tensors
+from raysim.numbers.tensors import CPU, Tensors, as_real, at_least_float32
 from raysim.numbers.tensors.sets import ALIGNMENT
 from raysim.numbers.tensors.torch_private import can_record_steps, gradients_of
 from raysim.training.companions import Beside
@@ -39,6 +40,7 @@ from raysim.training.job import (
     LocalLosses,
     batch_bounds,
     iterate_epochs,
+    read_later,
     sent_to,
     steps_of,
 )
@@ -47,7 +49,9 @@ from raysim.training.objective import derivatives, objective, reported_objective
 from raysim.training.recorded_steps import ClientSteps, RecordedSteps
 from raysim.training.rule_keys import functions_of_step
 from raysim.training.stacked.cuda_graphs import GraphRecorder
+from raysim.training.stacked.stacks import Tree, assign
 from raysim.training.tail_average import TailAverage
+from raysim.training.tensor_update import TensorUpdate
 from raysim.training.update import Update
 
 
@@ -80,7 +84,12 @@ class SequentialTrainer:
         self._generators = [torch.default_generator]
         if self._device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        # Numbers of the present client's steps, which CUDA graphs read where they are.
+        like = at_least_float32(as_real(next(network.parameters(), torch.zeros(()))).detach())
+        self._numbers = {name: like.new_zeros(()) for name in ("minus_lr", "temperature")}
+        self._written = dict.fromkeys(self._numbers, 0.0)
         records = recorder or (self._device.type == "cpu" and can_record_steps())
+        self._modules = [*network.modules()]
         self.recorded = (
             RecordedSteps(self._modules, self._generators, recorder) if records else None
         )
@@ -90,10 +99,6 @@ class SequentialTrainer:
         """True if steps are recorded as CUDA graphs."""
         return self._recorder is not None and self._recorder.works
 
-    def _modules(self) -> list[nn.Module]:
-        frozen = self._frozen.modules() if self._frozen else ()
-        return [*self.network.modules(), *frozen]
-
     def run(self, job: ClientJob) -> tuple[Upload, LocalLosses]:
         """Train one client; return its upload and its losses."""
         before = self.rng_state()
@@ -102,15 +107,38 @@ class SequentialTrainer:
             with self._recorder.stream_context() if self._recorder else nullcontext():
                 return ClientTraining(self, job.with_samples_read()).run()
         except torch.OutOfMemoryError:
-            if self._recorder and self.recorded:  # the client is tried again
-                self.recorded.give_up()
+            self.give_up()  # the client is tried again
             raise
         finally:
             self.set_rng_state(before)
 
+    def give_up(self) -> bool:
+        """Free the CUDA graphs, and record none from now on; return whether there were any."""
+        return bool(self._recorder and self.recorded and self.recorded.give_up())
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if the network is on a GPU, where a step's numbers are tensors."""
+        return self._device.type == "cuda"
+
     def update(self, lr: float) -> Update:
-        """Return the updates of a client's parameters."""
-        return Update(self.local, self.optimizer, lr)
+        """Return the updates of a client's parameters, valid until the next client's."""
+        if not self.on_gpu:
+            return Update(self.local, self.optimizer, lr)
+        return TensorUpdate(self.local, self.optimizer, self.number("minus_lr", -lr))
+
+    def values(self, values: LocalValues) -> LocalValues:
+        """Return a client's values as its steps see them, valid until the next client's."""
+        if not self.on_gpu or values.keeps_loss:
+            return values
+        return LocalValues(self.number("temperature", float(values.temperature)))
+
+    def number(self, name: str, value: float) -> Tensor:
+        """Return a number of a client's steps as a tensor [], always the same one."""
+        if self._written[name] != value:
+            self._numbers[name].fill_(value)
+            self._written[name] = value
+        return self._numbers[name]
 
     def outputs(self, x: Tensor) -> Outputs:
         """Return the resident network's outputs; logits are in float32 at any precision."""
@@ -134,6 +162,7 @@ class SequentialTrainer:
         """Copy of the network in evaluation mode, to run at given tensors."""
         if self._frozen is None:
             self._frozen = self.network.frozen()
+            self._modules += self._frozen.modules()
         return self._frozen
 
     def at(self, tensors: Tensors, x: Tensor) -> Outputs:
@@ -206,7 +235,7 @@ class ClientTraining:
             broadcast=job.broadcast,
             state=job.state,
             personal=job.personal,
-            values=job.values,
+            values=trainer.values(job.values),
             generator=only_in_finish,
             at=trainer.at,
             gradient=self.gradient,
@@ -215,7 +244,7 @@ class ClientTraining:
         )
         self.given = Given.of_view(vars(self.view))
         transforms, self.beside = self.rules.transforms, self.companions()
-        self.states = {t.name: {**t.init(self.view)} for t in transforms}
+        self.states: dict[str, Tensors] = {t.name: {**t.init(self.view)} for t in transforms}
         self.before_momentum = [t for t in transforms if not t.after_momentum]
         self.after_momentum = [t for t in transforms if t.after_momentum]
         if trainer.optimizer.keeps_gradient:
@@ -226,7 +255,15 @@ class ClientTraining:
         self.update.start(self.detached_params, self.names, job.optimizer)
         other = job.data.scoring.reported or not self.rules.are_plain
         self.loss_is_objective = not other and job.values.keeps_loss
-        self.recorded, before = self.recorded_steps(()), self.before_momentum
+        self.recorded_step: ClientSteps | None = None
+        if isinstance(self.update, TensorUpdate):
+            changed = {"states": self.states, "update": self.update.tree()}
+            self.recorded_step = whole = self.recorded_steps(transforms, changed)
+            if whole:
+                self.states = whole.changed["states"]
+                self.update = self.update.on(whole.changed["update"])
+        before = () if isinstance(self.update, TensorUpdate) else self.before_momentum
+        self.recorded = None if self.recorded_step else self.recorded_steps(())
         self.recorded_direction = self.recorded_steps(before) if before else None
 
     @cached_property
@@ -234,11 +271,19 @@ class ClientTraining:
         """True if the network runs on copies of batches."""
         return bool(functions_of_step(self.rules, self.rules.transforms))
 
-    def recorded_steps(self, transforms: Sequence[Transform]) -> ClientSteps | None:
-        """Return the client's recorded steps, which include these transforms, or None."""
+    def recorded_steps(
+        self, transforms: Sequence[Transform], changed: Tree | None = None
+    ) -> ClientSteps | None:
+        """Return the client's recorded steps, which include these transforms, or None.
+
+        Args:
+            transforms: The transforms.
+            changed: What the steps change besides the network.
+        """
         if self.trainer.recorded is None:
             return None
-        return self.trainer.recorded.of(self.rules, self.job.trainable, self.view, transforms)
+        job = self.job
+        return self.trainer.recorded.of(self.rules, job.trainable, self.view, transforms, changed)
 
     def run(self) -> tuple[Upload, LocalLosses]:
         """Take all steps; return the upload and the losses."""
@@ -274,22 +319,21 @@ class ClientTraining:
             gradient = partial(self.trainer.gradient, self.rules, self.view)
             upload = self.rules.finish(self.job.finishing(self.view, gradient), trained)
         self.given.check_left("finish")
-        if not sizes:
-            return upload, LocalLosses.of(torch.empty(0), torch.empty(0), sizes)
-        figures = torch.stack(losses)
         one = all(value is loss for value, loss in zip(objectives, losses, strict=True))
-        return upload, LocalLosses.of(figures, figures if one else torch.stack(objectives), sizes)
+        figures = torch.stack([*losses, *([] if one else objectives)]) if sizes else torch.empty(0)
+        figures = figures if one else figures.view(2, -1)
+        return upload, LocalLosses(read_later(figures), sizes)
 
-    def companions(self) -> dict[str, Beside]:
+    def companions(self) -> dict[str, Beside[Update]]:
         """Return the rules' companions at their start, by name."""
-        return {
-            companion.name: Beside(
-                _copied(companion.start(self.view)),
-                _copied(companion.init(self.view)),
-                self.trainer.update(self.job.lr),
-            )
-            for companion in self.rules.companions
-        }
+        beside = {}
+        for companion in self.rules.companions:
+            tensors = _copied(companion.start(self.view))
+            update = self.trainer.update(self.job.lr)
+            update.start([*tensors.values()], [*tensors], {})
+            state = _copied(companion.init(self.view))
+            beside[companion.name] = Beside(tensors, state, update)
+        return beside
 
     def tail_average(self) -> TailAverage | None:
         """Return the running mean over the last steps, if they are averaged."""
@@ -331,25 +375,51 @@ class ClientTraining:
         """Take one step; return the loss at T=1 and the objective before it."""
         if self.rules.transforms or self.rules.companions:
             self.rng = self.trainer.rng_state()
-        states = [self.states[name][key] for name, key in self.keys]
-        recorded = self.recorded_direction
-        taken = recorded and recorded.take(self.guarded_direction, batch, states)
-        loss, value, *changed = taken or self.plain_direction(batch, states)
-        directions, states = changed[: len(self.names)], changed[len(self.names) :]
-        for (name, key), state in zip(self.keys, states, strict=True):
-            self.states[name][key] = state
+        taken = self.recorded_step and self.recorded_step.take(self.guarded_step, batch)
+        loss, value = taken or self.after_direction(self.view, batch, self.taken_direction(batch))
         with torch.no_grad():
-            directions = self.update.directions(directions)
-            directions = self.transform(
-                self.after_momentum, self.view, directions, batch, self.states
-            )
-            directions = self.update.add_decoupled_decay(directions, self.detached_params)
-            self.update.move(self.detached_params, directions)
             for each in self.rules.companions:
                 companion, lr = self.beside[each.name], self.job.lr
                 companion.step(
                     *each.gradient(self.view, companion.tensors, batch, companion.state, lr)
                 )
+        return loss, value
+
+    def taken_direction(self, batch: Batch) -> Sequence[Tensor]:
+        """Return the result of `direction`, recorded if possible."""
+        states, recorded = self.states_before_momentum, self.recorded_direction
+        taken = recorded and recorded.take(self.guarded_direction, batch, states)
+        return taken or self.plain_direction(batch, states)
+
+    @property
+    def states_before_momentum(self) -> list[Tensor]:
+        """The states of the transforms before the momentum, in the order of `keys`."""
+        return [self.states[name][key] for name, key in self.keys]
+
+    def after_direction(
+        self, view: View, batch: Batch, direction: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Take the rest of a step; return the loss at T=1 and the objective before it.
+
+        Args:
+            view: The client's view.
+            batch: The step's batch.
+            direction: Result of `direction`.
+        """
+        loss, value, *changed = direction
+        directions, new = changed[: len(self.names)], changed[len(self.names) :]
+        states: dict[str, Tensors] = {**self.states}
+        for (name, key), state in zip(self.keys, new, strict=True):
+            states[name] = {**states[name], key: state}
+        with torch.no_grad():
+            directions = self.update.directions(directions)
+            directions = self.transform(self.after_momentum, view, directions, batch, states)
+            directions = self.update.add_decoupled_decay(directions, self.detached_params)
+            self.update.move(self.detached_params, directions)
+            if self.recorded_step:
+                assign(self.states, states)
+            else:
+                self.states = states
             return loss, reported_objective(self.rules, self.states, value)
 
     def plain_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -357,6 +427,13 @@ class ClientTraining:
         taken = self.recorded and self.recorded.take(self.guarded_gradient, batch)
         taken = taken or self.differentiate(self.view, batch)
         return self.direction(self.view, taken, batch, states)
+
+    def guarded_step(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Take a step as without recording, with such a view as of `guarded_direction`."""
+        view = cast("ClientSteps", self.recorded_step).guarded
+        taken = self.differentiate(view, batch)
+        before = self.direction(view, taken, batch, self.states_before_momentum)
+        return self.after_direction(view, batch, before)
 
     def guarded_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the result of `direction`, for a view that refuses reads of its other parts."""
@@ -379,9 +456,9 @@ class ClientTraining:
             states: States of the transforms before the momentum, in the order of `keys`.
         """
         loss, value, *gradients = taken
-        named: dict[str, dict[str, Tensor]] = {t.name: {} for t in self.before_momentum}
+        named: dict[str, Tensors] = {t.name: {} for t in self.before_momentum}
         for (name, key), state in zip(self.keys, states, strict=True):
-            named[name][key] = state
+            named[name] = {**named[name], key: state}
         with torch.no_grad():
             gradients = self.update.clip(gradients)
             gradients = self.update.add_weight_decay(gradients, self.params)
@@ -394,7 +471,7 @@ class ClientTraining:
         view: View,
         gradients: list[Tensor],
         batch: Batch,
-        states: dict[str, dict[str, Tensor]],
+        states: dict[str, Tensors],
     ) -> list[Tensor]:
         """Apply transforms in turn; replace their states."""
         if not transforms:

@@ -51,7 +51,9 @@ class Update:
         self._is_complex = any(param.is_complex() for param in params)
         for name, param in zip(names, params, strict=True):
             slots = {
-                slot: _copy(kept[slot], name, param) if kept else torch.zeros_like(as_real(param))
+                slot: torch.empty_like(as_real(param)).copy_(kept_slot(kept[slot], name, param))
+                if kept
+                else torch.zeros_like(as_real(param))
                 for slot in self.optimizer.slots
             }
             self._slots.append(slots)
@@ -70,10 +72,6 @@ class Update:
             slot: {name: own[slot] for name, own in zip(names, self._slots, strict=True)}
             for slot in self.optimizer.slots
         }
-
-    def moving(self) -> list[Tensor]:
-        """Return the tensors that a step changes besides the parameters."""
-        return [tensor for slots in self._slots for tensor in slots.values()]
 
     def clip(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the gradients, scaled to `local.clip_norm` if their common norm is larger."""
@@ -125,11 +123,16 @@ def scaled_to(most: Any, gradients: list[Tensor], stack: tuple[int, ...]) -> lis
     ]
 
 
-def _copy(kept: Mapping[str, Tensor], name: str, param: Tensor) -> Tensor:
+def kept_slot(kept: Mapping[str, Tensor], name: str, param: Tensor) -> Tensor:
+    """Return what an optimizer kept in a slot for a parameter.
+
+    Raises:
+        RunError: nothing was kept for it.
+    """
     real = as_real(param)
     if name not in kept or kept[name].shape != real.shape:
         raise RunError(
             f"local.keep=true: nothing was kept of the optimizer for parameter {name}"
             f" {[*real.shape]}: this pass trains other parameters than the last one"
         )
-    return torch.empty_like(real).copy_(kept[name])
+    return kept[name]

@@ -102,7 +102,7 @@ def ways(stepper: Stepper, models: int) -> dict[str, Callable[[], object]]:
     method, state = stepper.settings.method, stepper.checkpoint.state
     work = method.training_pass(stepper.inputs(), state)
     x, y = stepper.data.x.flatten(1), stepper.data.y
-    order = torch.from_numpy(stepper.job(work).batches.permutation(len(y)))
+    order = torch.from_numpy(stepper.job(work).batches().permutation(len(y)))
     stacked = StackedTrainer(stepper.trainer, print)
     lr = np.linspace(0.5 * LR, 1.5 * LR, models).tolist()
     found: dict[str, Callable[[], object]] = {

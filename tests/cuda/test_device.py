@@ -16,7 +16,7 @@ from raysim.numbers.tensors.packed import on_device, on_host
 from raysim.training import sequential
 from raysim.training.stacked import cuda_graphs
 from tests.cuda.device import CudaDevice
-from tests.cuda.runs import Runs
+from tests.cuda.runs import Outcome, Runs, distance
 from tests.tasks import Notes, make_settings, make_task
 
 
@@ -367,3 +367,22 @@ def test_a_step_that_reads_memory_of_others_is_no_graph(tmp_path, monkeypatch):
         raysim.run(make_settings(tmp_path, **own), make_task((30, 17), Masked), notes := Notes())
     assert not gpu.counts["captures"]
     assert [note for note in notes.notes if "is from elsewhere; register it as a buffer" in note]
+
+
+@pytest.mark.parametrize("mode", ["graphs", "recorded"])
+def test_rates_and_temperatures_that_change_by_round_are_no_new_graphs(tmp_path, monkeypatch, mode):
+    def run(name: str, **more: Any) -> Outcome:
+        own = {"rounds": 6, "local.temperature": 0.5, "local.optimizer": "adam"} | more
+        runs = Runs(tmp_path / name, monkeypatch, "fedavg", "mlp", (16, 16), **own)
+        return runs.on_gpu(mode)
+
+    constant = run("constant")
+    scheduled = run(
+        "scheduled",
+        **{"local.lr_decay": 0.9, "temperature.name": "schedule"},
+        **{"temperature.rounds": [1, 6], "temperature.values": [0.5, 2.0]},
+        **{"temperature.between": "linear"},
+    )
+    assert scheduled.gpu.counts["captures"] == constant.gpu.counts["captures"] > 0
+    assert scheduled.gpu.counts["replays"] == constant.gpu.counts["replays"]
+    assert distance(scheduled.result, constant.result) > 0.001

@@ -165,7 +165,7 @@ def train(net, rules, broadcast, epochs):
             state={},
             personal={},
             augment=augment,
-            batches=generator,
+            batches=lambda: generator,
             torch_seed=1,
             generator=partial(torch_generator, 1),
         )

@@ -35,7 +35,7 @@ def test_a_count_is_the_same_however_often_it_is_taken():
         state={},
         personal={},
         augment=lambda inputs, generator: inputs,
-        batches=np.random.default_rng(0),
+        batches=partial(np.random.default_rng, 0),
         torch_seed=0,
         generator=partial(torch_generator, 0),
     )

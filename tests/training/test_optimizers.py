@@ -260,7 +260,7 @@ def test_stacked_steps_see_the_inputs_of_each_epoch():
             state={},
             personal={},
             augment=lambda x, generator: x + torch.randn(x.shape, generator=generator),
-            batches=np.random.default_rng(client),
+            batches=partial(np.random.default_rng, client),
             torch_seed=client,
             generator=None,
         )

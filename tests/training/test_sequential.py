@@ -78,7 +78,7 @@ def train(
         personal={},
         augment=augment or (lambda x, generator: x),
         values=LocalValues(trainer.local.temperature),
-        batches=np.random.default_rng(draws),
+        batches=partial(np.random.default_rng, draws),
         torch_seed=draws,
         generator=partial(torch_generator, draws),
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -125,7 +126,8 @@ class StackCheck:
             return [self._sequential.run(job)[0] for job in jobs]
         try:
             self._stacked.check_padding(jobs)
-            return [upload for upload, _ in self._stacked.run(jobs)]
+            trained = [each for result in self._stacked.run(jobs) for each in result.each()]
+            return [upload for _, upload, _ in sorted(trained, key=itemgetter(0))]
         except Exception as error:  # a rule or a module may raise anything
             self._reason = self._reason or " ".join(str(error).split()) or repr(error)
             raise

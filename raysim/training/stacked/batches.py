@@ -14,13 +14,13 @@ from torch import Tensor
 
 from raysim.api.rules import Batching, LocalSteps
 from raysim.numbers.arrays import Flags, Integers
-from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
+from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs, sent_to
 
 
 def stacked_batches(
     jobs: Sequence[ClientJob], batching: Batching, join_single: bool
-) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
-    """Yield the batches [K, B, ...] of all steps, with each client's number of samples.
+) -> Iterator[tuple[dict[str, Tensor], Integers, int]]:
+    """Yield the batches [K, B, ...] of all steps, with each client's number of samples [K].
 
     If some clients have fewer samples, `weights` [K, B] is 1 for a sample and 0 for padding; if
     some have none left in this epoch, `active` [K] is false for these. The last yielded number
@@ -38,13 +38,14 @@ def stacked_batches(
     sizes = batch_sizes(bounds)
     y = torch.cat([job.data.y for job in jobs])
     is_sample = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
-    weights = torch.from_numpy(is_sample).to(y.device, torch.float32)
-    active = torch.from_numpy(sizes > 0).to(y.device)
+    weights = sent_to(y.device, is_sample.astype(np.float32))
+    active = sent_to(y.device, sizes > 0)
     shapes = batch_shapes(sizes)
     repeats = Counter(shapes)
     for epoch in zip(*map(iterate_epochs, jobs, bounds), strict=True):
         x = torch.cat([inputs for inputs, _ in epoch])
-        index = sample_numbers([order for _, order in epoch], bounds, is_sample).to(y.device)
+        numbers = sample_numbers([order for _, order in epoch], bounds, is_sample)
+        index = sent_to(y.device, numbers)
         del epoch
         for step, shape in enumerate(shapes):
             largest, padded, idle = shape
@@ -54,19 +55,19 @@ def stacked_batches(
                 batch["weights"] = weights[step, :, :largest]
             if idle:
                 batch["active"] = active[step]
-            yield batch, sizes[step].tolist(), work * repeats[shape]
+            yield batch, sizes[step], work * repeats[shape]
         del x  # before the next epoch's inputs are allocated
 
 
 def _batches_of_steps(
     jobs: Sequence[ClientJob], bounds: Sequence[Bounds], count: int
-) -> Iterator[tuple[dict[str, Tensor], Sequence[int], int]]:
+) -> Iterator[tuple[dict[str, Tensor], Integers, int]]:
     """Yield the batches of `count` steps; clients end their epochs at different steps."""
     device, epochs = jobs[0].data.y.device, [*map(iterate_epochs, jobs, bounds)]
     taken = [[own[step % len(own)] for step in range(count)] for own in bounds]
     sizes = batch_sizes(taken)
     is_sample = np.arange(sizes.max()) < sizes[:, :, None]  # [S, K, B]
-    weights = torch.from_numpy(is_sample).to(device, torch.float32)
+    weights = sent_to(device, is_sample.astype(np.float32))
     shapes = batch_shapes(sizes)
     repeats = Counter(shapes)
     y = torch.cat([job.data.y for job in jobs])
@@ -78,12 +79,12 @@ def _batches_of_steps(
             if step and step % len(client_bounds) == 0:
                 x[places[k] : places[k + 1]], orders[k] = next(epochs[k])
         step_numbers = [[own[step]] for own in taken]
-        index = sample_numbers(orders, step_numbers, is_sample[step : step + 1]).to(device)
-        chosen = index[0, :, : shape[0]]
+        numbers = sample_numbers(orders, step_numbers, is_sample[step : step + 1])
+        chosen = sent_to(device, numbers)[0, :, : shape[0]]
         batch = {"x": x[chosen], "y": y[chosen]}
         if shape[1]:
             batch["weights"] = weights[step, :, : shape[0]]
-        yield batch, sizes[step].tolist(), repeats[shape]
+        yield batch, sizes[step], repeats[shape]
 
 
 def padded_twice(jobs: Sequence[ClientJob]) -> Iterator[dict[str, Tensor]]:
@@ -131,7 +132,7 @@ def sample_numbers(
     orders: Sequence[Integers],
     bounds: Sequence[Bounds],
     is_sample: Flags,
-) -> Tensor:
+) -> Integers:
     """Return the numbers [S, K, B] of the samples in the batches of an epoch.
 
     Args:
@@ -144,7 +145,7 @@ def sample_numbers(
     first = 0
     for k, (order, client_bounds) in enumerate(zip(orders, bounds, strict=True)):
         index[:, k] = first
-        for step, (start, stop) in enumerate(client_bounds):
-            index[step, k, : stop - start] = first + order[start:stop]
+        used = order[client_bounds[0][0] : client_bounds[-1][1]]  # batches follow one another
+        index[:, k][is_sample[:, k]] = first + used
         first += len(order)
-    return torch.from_numpy(index)
+    return index

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from raysim.numbers.tensors import Layout, Tensors, flatten
+from raysim.numbers.tensors.torch_private import foreach_copy_
 from raysim.training.job import ClientJob
 
 Tree = Mapping[str, Any]
@@ -78,7 +79,22 @@ def stack_sets(sets: Sequence[Tensors]) -> dict[str, Tensor]:
     return {name: torch.stack([tensors[name].detach() for tensors in sets]) for name in sets[0]}
 
 
-def assign(tensors: Tensors, values: Tensors) -> None:
-    """Copy values into the tensors of the same names."""
-    for name, value in values.items():
-        tensors[name].copy_(value)
+def side_by_side(sets: Sequence[Tensors]) -> Tensors:
+    """Return tensors [K, ...] of K sets, which nobody may change: views if they are one set."""
+    if all(tensors is sets[0] for tensors in sets):
+        return {n: t.detach().expand(len(sets), *t.shape) for n, t in sets[0].items()}
+    return stack_sets(sets)
+
+
+def assign(tree: Tree, values: Tree) -> None:
+    """Copy values into the tensors at the same paths of a tree; they may be each other's."""
+    values_by_path = dict(leaves(values))
+    pairs = [
+        (tensor, value)
+        for path, tensor in leaves(tree)
+        if (value := values_by_path[path]) is not tensor
+    ]
+    held = {tensor.untyped_storage().data_ptr() for tensor, _ in pairs}
+    new = [v.clone() if v.untyped_storage().data_ptr() in held else v for _, v in pairs]
+    if new:
+        foreach_copy_([tensor for tensor, _ in pairs], new)

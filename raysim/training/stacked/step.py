@@ -1,8 +1,8 @@
-"""Part of a stack's step before the momentum, as a function of tensors.
+"""Step of a stack, as a function of tensors that changes them in place.
 
-Groups of one kind differ only in tensors, so the recording of one group can be replayed for the
-next ones, once their tensors are copied into the recorded ones. The momentum and the move itself
-are a few launches, and the move's rate changes by round; neither is recorded.
+Groups of one kind differ only in tensors, learning rates and temperatures among them, so the
+recording of one group can be replayed for the next ones, once their tensors are copied into the
+recorded ones.
 
 Legend: K clients.
 """
@@ -22,14 +22,15 @@ from torch.func import grad, vmap
 from raysim.api.rules import Batch, LocalValues, Outputs, Rules, View, only_in_finish
 from raysim.api.scoring import Scoring
 from raysim.numbers.tensors import Tensors
+from raysim.training.companions import Beside
 from raysim.training.network import Network
-from raysim.training.objective import inner_product, objective
+from raysim.training.objective import inner_product, objective, reported_objective
 from raysim.training.rule_keys import functions_of_step, key_of_rules
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.batch_norm import Padding
 from raysim.training.stacked.cuda_graphs import GraphedSteps, GraphRecorder
 from raysim.training.stacked.stacks import Tree, assign, copy_tree, leaves
-from raysim.training.stacked.update import StackedUpdate
+from raysim.training.tensor_update import TensorUpdate
 from raysim.training.update import coupled_decay
 
 MAX_KINDS = 8
@@ -45,7 +46,7 @@ class _Stacked(Batch):
 
 @dataclass
 class StackedStep:
-    """Tensors of K clients, and the part of their step before the momentum.
+    """Tensors of K clients, and their step.
 
     Attributes:
         sequential: Runs networks at given tensors, and has the generators of a step.
@@ -54,17 +55,16 @@ class StackedStep:
         rules: The rules of local training.
         trainable: Setting of the trained parameters, as of a pass.
         names: Names of the trained parameters.
-        update: Clips gradients, and adds the weight decay. It is not the group's update: a kept
-            step would outlive the slots of that one.
-        momentum: Whether transforms after the momentum are left to the caller.
+        update: The updates of the parameters.
         scoring: Compares outputs with targets.
         loss_is_objective: Whether the loss at T=1 is the objective.
         tensors: Parameters and buffers, each [K, ...].
         fixed: Tensors that no step changes, and values of local training: one for all, or each
             client's [K].
         axes: The axes along which `fixed` is stacked.
+        rates: Learning rates times -1 [], or [K] where they differ.
         states: States of the transforms.
-        buffers: Names of the buffers whose new values a step returns.
+        beside: The rules' companions, by name.
     """
 
     sequential: SequentialTrainer
@@ -73,51 +73,103 @@ class StackedStep:
     rules: Rules
     trainable: frozenset[str] | None
     names: Sequence[str]
-    update: StackedUpdate
-    momentum: bool
+    update: TensorUpdate
     scoring: Scoring
     loss_is_objective: bool
     tensors: dict[str, Tensor]
     fixed: dict[str, Any]
     axes: dict[str, Any]
+    rates: Tensor
     states: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    buffers: Sequence[str] = ()
+    beside: dict[str, Beside[TensorUpdate]] = field(default_factory=dict)
 
     def key(self) -> Hashable | None:
         """Return a key that is equal for steps that differ only in values of tensors, or None."""
         rules = key_of_rules(self.rules, self.rules.transforms)
-        if rules is None or any(axis == 0 for axis in self.axes["values"].values()):
+        if rules is None:
             return None
         order: dict[int, int] = {}
         layout = tuple(
             (path, t.dtype, t.shape, t.stride(), order.setdefault(id(t), len(order)))
             for path, t in leaves(self._trees())
         )
-        return rules, self.trainable, layout, repr(self.axes), tuple(self.fixed["values"].values())
+        numbers = (v for v in self.fixed["values"].values() if not isinstance(v, Tensor))
+        return rules, self.trainable, layout, repr(self.axes), *numbers
 
     def _trees(self) -> Tree:
-        return {"tensors": self.tensors, "fixed": self.fixed, "states": self.states}
+        return {**self.changing(), "fixed": self.fixed, "rates": self.rates}
+
+    def changing(self) -> Tree:
+        """Return the tensors that a step changes."""
+        beside = {
+            name: {**own.tree(), "update": own.update.tree()} for name, own in self.beside.items()
+        }
+        own = {"tensors": self.tensors, "update": self.update.tree(), "states": self.states}
+        return {**own, "beside": beside}
 
     def on_its_own(self) -> StackedStep:
         """Return this step on copies of its tensors."""
+        trees = copy_tree(self._trees())
+        rates = trees["rates"]
         return replace(
             self,
-            tensors=copy_tree(self.tensors),
-            fixed=copy_tree(self.fixed),
-            states=copy_tree(self.states),
+            tensors=trees["tensors"],
+            fixed=trees["fixed"],
+            states=trees["states"],
+            rates=rates,
+            update=self.update.on(trees["update"], rates),
+            beside={
+                name: Beside(
+                    trees["beside"][name]["tensors"],
+                    trees["beside"][name]["state"],
+                    own.update.on(trees["beside"][name]["update"], rates),
+                )
+                for name, own in self.beside.items()
+            },
         )
+
+    def with_own_tensors(self) -> StackedStep:
+        """Return this step on copies of the tensors that it starts from."""
+        return replace(self, tensors=copy_tree(self.tensors))
 
     def take_in(self, other: StackedStep) -> None:
         """Copy the tensors of another step with the same key into this step's."""
         with torch.no_grad():
-            for (_, mine), (_, its) in zip(
-                leaves(self._trees()), leaves(other._trees()), strict=True
-            ):
-                mine.copy_(its)
+            assign(self._trees(), other._trees())
 
-    def direction(self, batch: Tree) -> tuple[Tensor, ...]:
-        """Return the losses at T=1 and the objectives [K], the directions, and new buffers."""
+    def take(self, batch: Tree) -> tuple[Tensor, Tensor]:
+        """Take a step; return the losses at T=1 and the objectives [K] before it.
+
+        Args:
+            batch: The batches, see `stacked_batches`; clients that are not `active` do not change.
+        """
+        samples = {name: tensor for name, tensor in batch.items() if name != "active"}
         rng = self._rng_at_start()
+        changing = [tensor for _, tensor in leaves(self.changing())] if "active" in batch else []
+        with torch.no_grad():
+            before = [tensor.detach().clone() for tensor in changing]
+        losses, objectives, directions, buffers = self.direction(samples, rng)
+        with torch.no_grad():
+            directions = self.update.directions(directions)
+            directions = self.transform(True, directions, samples, rng)
+            params = [self.tensors[name] for name in self.names]
+            self.update.move(params, self.update.add_decoupled_decay(directions, params))
+            assign({name: self.tensors[name] for name in buffers}, buffers)
+            for name, found in self.companions_step(samples, rng).items():
+                self.beside[name].step(*found)
+            reported = reported_objective(self.rules, self.states, objectives)
+            for now, then in zip(changing, before, strict=True):
+                active = batch["active"].view(-1, *(1,) * (now.dim() - 1))
+                torch.where(active, now.detach(), then, out=now.detach())
+            return losses, reported
+
+    def direction(
+        self, batch: Tree, rng: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, list[Tensor], Tensors]:
+        """Return the losses at T=1 and the objectives [K], the directions, and new buffers.
+
+        The directions are those before the momentum.
+        """
         for name in self.names:
             self.tensors[name].requires_grad_()
         params = [self.tensors[name] for name in self.names]
@@ -129,14 +181,11 @@ class StackedStep:
             steps = self.update.clip([*gradients])
             steps = self.update.add_weight_decay(steps, params)
             steps = self.transform(False, steps, batch, rng)
-            if not self.momentum:
-                steps = self.transform(True, steps, batch, rng)
-        self.buffers = [*buffers]
-        return losses, objectives, *steps, *buffers.values()
+        return losses, objectives, steps, buffers
 
     def _rng_at_start(self) -> list[Tensor]:
         """Return the states of the generators; in a recording, relative to its beginning."""
-        if self.rules.transforms:
+        if self.rules.transforms or self.rules.companions:
             with suppress(RuntimeError):  # torch before 2.10 has none there, nor in `_gradient`
                 return self.sequential.rng_state()
         return []
@@ -167,21 +216,22 @@ class StackedStep:
         named = dict(zip(self.names, gradients, strict=True))
         states = {name: self.states[name] for name in names}
         named, changed = self._vmap(update, batch, named, states)
-        for name, state in changed.items():
-            assign(self.states[name], state)
+        assign({name: self.states[name] for name in changed}, changed)
         return [named[name] for name in self.names]
 
-    def beside(
-        self, companions: Tree, batch: Tree, rng: Sequence[Tensor], rates: Tensor
+    def companions_step(
+        self, batch: Tree, rng: Sequence[Tensor]
     ) -> dict[str, tuple[Tensors, Tensors]]:
         """Return the gradients and next states of companions, by name.
 
         Args:
-            companions: Their tensors and states, by name.
             batch: The batches.
             rng: States of the generators at the start of the step.
-            rates: Learning rates [K].
         """
+        if not self.beside:
+            return {}
+        companions = {name: own.tree() for name, own in self.beside.items()}
+        rates = -self.rates.expand(len(self.tensors[self.names[0]]))
 
         def gradients(tensors: Tensors, fixed: Tree, batch: Tree, *changing: Any) -> Any:
             companions, lr = changing
@@ -296,21 +346,21 @@ class KeptSteps:
     def of(self, step: StackedStep) -> tuple[StackedStep, GraphedSteps]:
         """Return a kept step with this step's values, and the `GraphedSteps` that takes it.
 
-        It is the step itself if nothing is recorded, or its rules have no key.
+        It is a step of this group alone if nothing is recorded, or its rules have no key.
         """
         if self._recorder and not self._recorder.works:
             self._kinds.clear()
-            return step, GraphedSteps(step.direction, None)
+            return (own := step.with_own_tensors()), GraphedSteps(own.take, None)
         key = step.key() if self._recorder else None
         if key is None:
-            return step, GraphedSteps(step.direction, self._recorder)
+            return (own := step.with_own_tensors()), GraphedSteps(own.take, self._recorder)
         if key in self._kinds:
             self._kinds[key][0].take_in(step)
         else:
             if len(self._kinds) == MAX_KINDS:
                 self._kinds.clear()
             kept = step.on_its_own()
-            self._kinds[key] = kept, GraphedSteps(kept.direction, self._recorder)
+            self._kinds[key] = kept, GraphedSteps(kept.take, self._recorder)
         return self._kinds[key]
 
     def give_up(self) -> bool:

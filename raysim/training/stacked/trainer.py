@@ -10,37 +10,46 @@ Legend: K clients, S steps, B batch.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.api.rules import LocalValues, Trained, Upload, View
+from raysim.api.rules import LocalValues, Trained, Upload, View, send_model
+from raysim.numbers.arrays import Integers
 from raysim.numbers.given import Given
-from raysim.numbers.tensors import CPU, Tensors
+from raysim.numbers.tensors import CPU, Tensors, as_real, at_least_float32, only
 from raysim.training.companions import Beside
-from raysim.training.job import ClientJob, LocalLosses, batch_bounds, steps_of
+from raysim.training.job import (
+    ClientJob,
+    LocalLosses,
+    batch_bounds,
+    losses_of_stack,
+    read_later,
+    sent_to,
+    steps_of,
+)
 from raysim.training.network import Network
-from raysim.training.objective import reported_objective
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.batch_norm import Padding, with_padding
 from raysim.training.stacked.batches import padded_twice, stacked_batches
 from raysim.training.stacked.cuda_graphs import recorder_on
 from raysim.training.stacked.stacks import (
-    assign,
     copy_tree,
     leaves,
+    side_by_side,
     split_by_layout,
     stack_sets,
     stack_trees,
 )
 from raysim.training.stacked.step import KeptSteps, StackedStep
-from raysim.training.stacked.update import StackedUpdate
 from raysim.training.tail_average import TailAverage
+from raysim.training.tensor_update import TensorUpdate
 
 
 class UnstackableError(Exception):
@@ -59,8 +68,10 @@ class StackedTrainer:
         self.recorder = recorder_on(device, note)
         self.kept = KeptSteps(self.recorder)
 
-    def run(self, jobs: Sequence[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
-        """Train the clients of one pass; return each one's upload and losses.
+    def run(self, jobs: Sequence[ClientJob]) -> list[StackResult]:
+        """Train the clients of one pass; return the results of groups of them.
+
+        The results are valid until the next call.
 
         Raises:
             UnstackableError: the loss is of whole batches.
@@ -70,14 +81,21 @@ class StackedTrainer:
         jobs = [job.with_samples_read() for job in jobs]
         before = self.sequential.rng_state()
         self.sequential.seed(jobs[0].torch_seed)
-        results: dict[int, tuple[Upload, LocalLosses]] = {}
+        results = []
         try:
             with self.recorder.stream_context() if self.recorder else nullcontext():
-                for numbers in split_by_layout(jobs):
-                    of_stack = [jobs[number] for number in numbers]
-                    train = self._train if of_stack[0].epochs else partial(map, self.sequential.run)
-                    results |= zip(numbers, train(of_stack), strict=True)
-            return [results[number] for number in range(len(jobs))]
+                groups = split_by_layout(jobs)
+                for numbers in groups:
+                    of_group = [jobs[number] for number in numbers]
+                    if of_group[0].epochs:
+                        results.append(self._train(of_group, numbers, shared=len(groups) > 1))
+                    else:
+                        trained = [self.sequential.run(job) for job in of_group]
+                        losses = [each for _, each in trained]
+                        results.append(
+                            StackResult(numbers, losses, [_copy(up) for up, _ in trained])
+                        )
+            return results
         finally:
             self.sequential.set_rng_state(before)
 
@@ -97,7 +115,7 @@ class StackedTrainer:
         for numbers in split_by_layout(jobs):
             if jobs[numbers[0]].epochs:
                 of_stack = [jobs[n].with_samples_read() for n in numbers]
-                training, outcomes = _StackedTraining(self, of_stack), []
+                training, outcomes = _StackedTraining(self, of_stack), list[list[Tensor]]()
                 for batch in padded_twice(of_stack):
                     try:
                         outcomes.append(training.outcome(batch))
@@ -109,19 +127,50 @@ class StackedTrainer:
                         " a stack pads"
                     )
 
-    def _train(self, jobs: Sequence[ClientJob]) -> list[tuple[Upload, LocalLosses]]:
-        """Train a group; if memory is short, again without kept steps."""
-        drawn = [copy.deepcopy(job.batches) for job in jobs]
+    def _train(
+        self, jobs: Sequence[ClientJob], numbers: Sequence[int], *, shared: bool
+    ) -> StackResult:
+        """Train a group; if memory is short, again without kept steps.
+
+        Args:
+            jobs: The clients' jobs.
+            numbers: Their places among those of the call.
+            shared: Whether another group may take the same kept step.
+        """
         rng = self.sequential.rng_state()
         try:
-            return _StackedTraining(self, jobs).run()
+            return _StackedTraining(self, jobs).run(numbers, shared=shared)
         except torch.OutOfMemoryError:
-            if not self.kept.give_up():
+            freed = [self.kept.give_up(), self.sequential.give_up()]
+            if not any(freed):
                 raise
         torch.cuda.empty_cache()
         self.sequential.set_rng_state(rng)
-        again = [replace(job, batches=own) for job, own in zip(jobs, drawn, strict=True)]
-        return _StackedTraining(self, again).run()
+        return _StackedTraining(self, jobs).run(numbers, shared=shared)
+
+
+@dataclass(frozen=True)
+class StackResult:
+    """Uploads and losses of clients that were trained together.
+
+    Attributes:
+        numbers: The clients' places among the jobs.
+        losses: The losses of each.
+        uploads: The uploads of each; none if `sent` has them.
+        sent: The tensors [K, ...] of the model, if each client only sends its own, as `send_model`
+            does.
+    """
+
+    numbers: Sequence[int]
+    losses: Sequence[LocalLosses]
+    uploads: Sequence[Upload] = ()
+    sent: Tensors = field(default_factory=dict)
+
+    def each(self) -> Iterator[tuple[int, Upload, LocalLosses]]:
+        """Yield each client's place, upload and losses."""
+        for k, (number, losses) in enumerate(zip(self.numbers, self.losses, strict=True)):
+            upload = Upload(sums={"model": row(self.sent, k)}) if self.sent else self.uploads[k]
+            yield number, upload, losses
 
 
 class _StackedTraining:
@@ -132,41 +181,47 @@ class _StackedTraining:
         self.rules, self.sequential = job.rules, trainer.sequential
         trainer.network.train_only(job.trainable)
         self.given = [_given_to(each) for each in jobs]
-        self.left = [Given.of_view(given) for given in self.given]
         fixed, axes = stack_trees(self.given)
         fixed["values"], axes["values"] = self._values()
-        self.update = self._updates()
+        names, rates = trainer.network.trainable_names(job.trainable), self._rates()
         other = job.data.scoring.reported or not all(j.values.keeps_loss for j in jobs)
-        self.tensors = stack_sets(
-            [given["start"] for given in self.given]
-        )  # the views below are views of these
+        starts = side_by_side([given["start"] for given in self.given])
+        self.tensors: Tensors = starts  # until a step has its own
+        update = self._update(rates)
+        params = [self.tensors[name] for name in names]
+        update.start_each(params, names, [each.optimizer for each in jobs])
         step = self.step = StackedStep(
             sequential=self.sequential,
             network=trainer.network,
             padding=trainer.padding,
             rules=job.rules,
             trainable=job.trainable,
-            names=trainer.network.trainable_names(job.trainable),
-            update=self._updates(),
-            momentum=not self.update.optimizer.keeps_gradient,
+            names=names,
+            update=update,
             scoring=job.data.scoring,
             loss_is_objective=job.rules.are_plain and not other,
-            tensors=self.tensors,
+            tensors={**starts},
             fixed=fixed,
             axes=axes,
+            rates=rates,
         )
-        step.states, self.beside = self._first_states(), self._companions()
+        step.states, step.beside = self._first_states(), self._companions(rates)
         self.step, self.steps = trainer.kept.of(step)
-        self.is_kept = self.step is not step
         self.stacked = Given.of_view(self.step.fixed)
-        self.tensors, self.states = self.step.tensors, self.step.states
-        params = [self.tensors[name].detach() for name in step.names]
-        self.update.start_each(params, step.names, [each.optimizer for each in jobs])
 
-    def _updates(self) -> StackedUpdate:
+    def _rates(self) -> Tensor:
+        """Return the learning rates times -1: of all clients [], or [K] where they differ."""
+        rates = [-job.lr for job in self.jobs]
+        first = at_least_float32(as_real(next(iter(self.given[0]["start"].values()))))
+        alike = len({*rates}) == 1
+        dtype = first.dtype if first.is_floating_point() else torch.float32
+        numbers = np.array(rates[0] if alike else rates)
+        return sent_to(self._device, numbers).to(dtype)
+
+    def _update(self, rates: Tensor) -> TensorUpdate:
         """Return the updates of tensors of all clients."""
         local, optimizer = self.sequential.local, self.sequential.optimizer
-        return StackedUpdate(local, optimizer, [job.lr for job in self.jobs], self._device)
+        return TensorUpdate(local, optimizer, rates, (len(self.jobs),))
 
     def _values(self) -> tuple[dict[str, float | Tensor], dict[str, int | None]]:
         """Return values of local training, of all clients or of each [K], and their axes."""
@@ -174,9 +229,13 @@ class _StackedTraining:
         axes: dict[str, int | None] = {}
         for name in LocalValues._fields:
             by_job = [getattr(job.values, name) for job in self.jobs]
-            alike = len({*by_job}) == 1
-            stacked = partial(torch.tensor, by_job, dtype=torch.float32, device=self._device)
-            values[name], axes[name] = (by_job[0], None) if alike else (stacked(), 0)
+            alike, first = len({*by_job}) == 1, self.jobs[0].values
+            if alike and (first.keeps_loss or not self.sequential.on_gpu):
+                values[name], axes[name] = by_job[0], None
+                continue
+            numbers = by_job[0] if alike else by_job
+            values[name] = torch.tensor(numbers, dtype=torch.float32, device=self._device)
+            axes[name] = None if alike else 0
         return values, axes
 
     @property
@@ -185,54 +244,58 @@ class _StackedTraining:
 
     def _first_states(self) -> dict[str, dict[str, Tensor]]:
         """Return the states of the transforms before the first step."""
-        views = [(job.rules, self._view_of(k)) for k, job in enumerate(self.jobs)]
+        transforms = self.rules.transforms
+        views = [(job.rules, self._view_of(k)) for k, job in enumerate(self.jobs) if transforms]
         return {
             transform.name: stack_sets([rules.transforms[n].init(view) for rules, view in views])
-            for n, transform in enumerate(self.rules.transforms)
+            for n, transform in enumerate(transforms)
         }
 
-    def _companions(self) -> dict[str, Beside]:
+    def _companions(self, rates: Tensor) -> dict[str, Beside[TensorUpdate]]:
         """Return the rules' companions at their start, by name."""
         views = [self._view_of(k) for k in range(len(self.jobs))] if self.rules.companions else []
-        return {
-            companion.name: Beside(
-                stack_sets([companion.start(view) for view in views]),
-                stack_sets([companion.init(view) for view in views]),
-                self._updates(),
-            )
-            for companion in self.rules.companions
-        }
+        beside = {}
+        for companion in self.rules.companions:
+            tensors = stack_sets([companion.start(view) for view in views])
+            state = stack_sets([companion.init(view) for view in views])
+            update = self._update(rates)
+            update.start([*tensors.values()], [*tensors], {})
+            beside[companion.name] = Beside(tensors, state, update)
+        return beside
 
-    @cached_property
-    def _rates(self) -> Tensor:
-        """Learning rate of each client [K]."""
-        rates = [job.lr for job in self.jobs]
-        return torch.tensor(rates, dtype=torch.float32, device=self._device)
-
-    def run(self) -> list[tuple[Upload, LocalLosses]]:
-        losses: list[Tensor] = []
-        objectives: list[Tensor] = []
-        batch_sizes: list[list[int]] = [[] for _ in self.jobs]
+    def run(self, numbers: Sequence[int], *, shared: bool) -> StackResult:
+        """Take all steps; return the result; see `StackedTrainer._train`."""
+        hands_on = self.rules.finish is send_model
+        left = [] if hands_on else [Given.of_view(given) for given in self.given]
+        figures: list[Tensor] = []
+        sizes: list[Integers] = []
         norm = self.sequential.network.has_batchnorm
         batching = self.sequential.local.batching
         tail = self._tail_average()
-        for batch, sizes, repeats in stacked_batches(self.jobs, batching, norm):
-            loss, value = self._take(batch, repeats)
+        for batch, taken, repeats in stacked_batches(self.jobs, batching, norm):
+            figures.append(torch.stack(self.steps(batch, repeats)))
             if tail:
                 with torch.no_grad():
-                    tail.after_step([size > 0 for size in sizes])
-            losses.append(loss)
-            objectives.append(value)
-            for client_sizes, size in zip(batch_sizes, sizes, strict=True):
-                client_sizes.append(size)
+                    tail.after_step([size > 0 for size in taken])
+            sizes.append(taken)
         if tail:
             with torch.no_grad():
                 tail.settle()
         self.stacked.check_left("a rule of local training")
-        if self.is_kept:  # the next group overwrites them
-            self.tensors, self.states = copy_tree(self.tensors), copy_tree(self.states)
-        both = torch.stack([torch.stack(losses), torch.stack(objectives)]).cpu()  # [2, S, K]
-        return [self._finish(k, both[:, :, k], batch_sizes[k]) for k in range(len(self.jobs))]
+        if shared:
+            self.step = self.step.on_its_own()
+        self.tensors = self.step.tensors
+        of_steps = np.stack(sizes)  # [S, K]
+        losses = losses_of_stack(read_later(torch.stack(figures)), of_steps.T)
+        held = {name: tensor.detach() for name, tensor in self.tensors.items()}
+        sent = only(held, self.jobs[0].broadcast.get("model", held))
+        if hands_on and sent:
+            return StackResult(numbers, losses, sent=sent)
+        steps = (of_steps > 0).sum(0).tolist()
+        uploads = [self._finish(k, steps[k]) for k in range(len(self.jobs))]
+        for given in left:
+            given.check_left("finish")
+        return StackResult(numbers, losses, uploads)
 
     def _tail_average(self) -> TailAverage | None:
         """Return the running means over each client's last steps, if some are averaged."""
@@ -245,89 +308,33 @@ class _StackedTraining:
         params = [self.step.tensors[name].detach() for name in self.step.names]
         return TailAverage(params, steps, share)
 
-    def _finish(self, k: int, figures: Tensor, sizes: list[int]) -> tuple[Upload, LocalLosses]:
-        taken = [step for step, size in enumerate(sizes) if size]
-        beside = {name: each.state for name, each in self.beside.items()}
-        states = {
-            name: {key: tensor[k] for key, tensor in state.items()}
-            for name, state in {**self.states, **beside}.items()
-        }
-        kept = self.update.kept_of(k, self.step.names)
-        job = self.jobs[k]
+    def _finish(self, k: int, steps: int) -> Upload:
+        """Return the upload of a client that took a number of steps."""
+        beside, job = self.step.beside, self.jobs[k]
+        last = {**self.step.states, **{name: own.state for name, own in beside.items()}}
         trained = Trained(
-            steps=len(taken),
+            steps=steps,
             lr=job.lr,
-            states=states,
+            states={name: row(state, k) for name, state in last.items()},
             samples=job.data,
-            optimizer=kept,
+            optimizer=self.step.update.kept_of((k,), self.step.names),
             solver=self.sequential.optimizer,
             transforms=job.rules.transforms,
             batching=self.sequential.local.batching,
-            companions={
-                name: {key: tensor[k] for key, tensor in each.tensors.items()}
-                for name, each in self.beside.items()
-            },
+            companions={name: row(own.tensors, k) for name, own in beside.items()},
         )
         with torch.no_grad():
-            upload = job.rules.finish(self._view_of(k), trained)
-        self.left[k].check_left("finish")
-        loss, value = figures[:, taken]
-        return upload, LocalLosses.of(loss, value, [sizes[step] for step in taken])
+            return job.rules.finish(self._view_of(k), trained)
 
     def outcome(self, batch: Tensors) -> list[Tensor]:
-        """Return all that a step on a batch changes, before the momentum; change nothing."""
-        step, count = self.step.on_its_own(), len(self.step.names)
-        rng = self.sequential.rng_state()
-        losses, objectives, *more = step.direction(batch)
-        with torch.no_grad():
-            directions = more[:count]
-            if step.momentum:
-                directions = step.transform(True, directions, batch, rng)
-            beside = {}
-            if self.beside:
-                trees = {name: each.tree() for name, each in self.beside.items()}
-                stepped = step.beside(trees, batch, rng, self._rates)
-                beside = {name: dict(enumerate(each)) for name, each in stepped.items()}
-        changed = {"tensors": step.tensors, "states": step.states, "beside": beside}
-        moved = [tensor.detach() for _, tensor in leaves(changed)]
-        return [losses, objectives, *directions, *more[count:], *moved]
-
-    def _take(self, inputs: Tensors, repeats: int) -> tuple[Tensor, Tensor]:
-        """Take a step; clients without samples left in this epoch do not change."""
-        batch = dict(inputs)
-        active = batch.pop("active", None)
-        if active is None:
-            return self._update(batch, repeats)
-        with torch.no_grad():
-            before = [tensor.clone() for tensor in self._moving()]
-        outcome = self._update(batch, repeats)
-        with torch.no_grad():
-            for now, then in zip(self._moving(), before, strict=True):
-                now.copy_(torch.where(active.view(-1, *(1,) * (now.dim() - 1)), now, then))
-        return outcome
-
-    def _moving(self) -> list[Tensor]:
-        states = [tensor for state in self.step.states.values() for tensor in state.values()]
-        beside = [tensor for own in self.beside.values() for tensor in own.moving()]
-        return [*self.step.tensors.values(), *states, *self.update.moving(), *beside]
-
-    def _update(self, batch: Tensors, repeats: int) -> tuple[Tensor, Tensor]:
-        """Take one step; return the losses at T=1 and the objectives [K] before it."""
-        step, count = self.step, len(self.step.names)
-        rng = self.sequential.rng_state() if step.momentum or self.beside else []
-        losses, objectives, *more = self.steps(batch, repeats)
-        with torch.no_grad():
-            directions = self.update.directions(more[:count])
-            if step.momentum:
-                directions = step.transform(True, directions, batch, rng)
-            params = [step.tensors[name] for name in step.names]
-            self.update.move(params, self.update.add_decoupled_decay(directions, params))
-            assign(step.tensors, dict(zip(step.buffers, more[count:], strict=True)))
-            if self.beside:
-                own = {name: each.tree() for name, each in self.beside.items()}
-                for name, found in step.beside(own, batch, rng, self._rates).items():
-                    self.beside[name].step(*found)
-            return losses.clone(), reported_objective(self.rules, step.states, objectives).clone()
+        """Return all that a step on a batch changes, and its losses; change nothing."""
+        rng, step = self.sequential.rng_state(), self.step.on_its_own()
+        losses, objectives, directions, _ = step.direction(batch, rng)
+        self.sequential.set_rng_state(rng)
+        step = self.step.on_its_own()
+        step.take(batch)
+        changed = [tensor.detach() for _, tensor in leaves(step.changing())]
+        return [losses, objectives, *directions, *changed]
 
     def _view_of(self, k: int) -> View:
         job = self.jobs[k]
@@ -342,6 +349,22 @@ def _given_to(job: ClientJob) -> dict[str, Any]:
     start = job.rules.start(job.broadcast, job.state, job.personal)
     groups = {"broadcast": job.broadcast, "state": job.state, "personal": job.personal}
     return {"start": start, **groups}
+
+
+def _copy(upload: Upload) -> Upload:
+    """Return an upload whose tensors nobody overwrites."""
+    return replace(
+        upload,
+        sums=copy_tree(upload.sums),
+        rows=copy_tree(upload.rows),
+        state=copy_tree(upload.state),
+        round_state=copy_tree(upload.round_state),
+    )
+
+
+def row(tensors: Tensors, k: int) -> dict[str, Tensor]:
+    """Return the tensors [...] of client k, of tensors [K, ...]."""
+    return {name: tensor[k] for name, tensor in tensors.items()}
 
 
 def _have_same_values(first: Tensor, second: Tensor) -> bool:

@@ -241,11 +241,21 @@ def test_what_does_not_fit_is_done_each_time(cuda, monkeypatch):
     assert notes == ["steps are not recorded as CUDA graphs: there is no memory for their tensors"]
 
 
+class Unkept(SimpleNamespace):
+    """Step of one kind, that is kept as another one."""
+
+    def __init__(self, take, on_its_own):
+        super().__init__(take=take, key=lambda: "kind", on_its_own=on_its_own)
+
+    def with_own_tensors(self):
+        return self
+
+
 def test_what_is_kept_is_free_once_memory_is_short(cuda):
     notes, before = [], Graph.alive
     kept = KeptSteps(recorder := recorder_on(GPU, notes.append))
-    step = SimpleNamespace(direction=add_one, key=lambda: "kind", on_its_own=lambda: own)
-    own = SimpleNamespace(direction=add_one)
+    step = Unkept(add_one, lambda: own)
+    own = SimpleNamespace(take=add_one)
     assert kept.of(step)[0] is own and recorder(add_one, X)
     assert Graph.alive == before + 1  # which the pool of the next one needs
     assert kept.give_up() and not kept.give_up()
@@ -258,8 +268,8 @@ def test_memory_of_a_group_whose_recording_did_not_fit_is_freed_too(cuda):
     def refuse(step, inputs):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    own = SimpleNamespace(direction=add_one)
-    step = SimpleNamespace(direction=add_one, key=lambda: "kind", on_its_own=lambda: own)
+    own = SimpleNamespace(take=add_one)
+    step = Unkept(add_one, lambda: own)
     notes = []
     kept = KeptSteps(recorder := GraphRecorder(refuse, notes.append))
     assert kept.of(step)[0] is own
@@ -286,7 +296,7 @@ def test_nothing_is_kept_once_recordings_are_given_up():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     recorder = GraphRecorder(refuse, lambda note: None)
-    step = SimpleNamespace(direction=add_one, key=lambda: "kind", on_its_own=lambda: None)
+    step = Unkept(add_one, lambda: None)
     take(GraphedSteps(add_one, recorder), 20)
     found, steps = KeptSteps(recorder).of(step)
     take(steps, 1)

@@ -21,6 +21,7 @@ from raysim.testing.tasks import SmallNet, small_task
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.cuda_graphs import (
     CudaGraphs,
+    GraphedSteps,
     GraphRecorder,
     recorder_on,
 )
@@ -336,7 +337,7 @@ def test_kept_tensors_make_room_for_a_group(tmp_path, monkeypatch, tapes):
         return raysim.run(settings, task, said := Notes()), said.notes
 
     steps, failing, played = [], [], []
-    take = _StackedTraining._take
+    take = GraphedSteps.__call__
 
     def fail_once(self, *given):
         steps.append(1)
@@ -345,7 +346,7 @@ def test_kept_tensors_make_room_for_a_group(tmp_path, monkeypatch, tapes):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return take(self, *given)
 
-    monkeypatch.setattr(_StackedTraining, "_take", fail_once)
+    monkeypatch.setattr(GraphedSteps, "__call__", fail_once)
     (expected, none), count = train("roomy"), len(steps)
     steps.clear()
     failing.append(count - 2)  # the second of two steps
