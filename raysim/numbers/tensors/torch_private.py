@@ -28,6 +28,7 @@ def _part(path: str) -> Any:
 _foreach_add = _part("_foreach_add")
 _foreach_add_ = _part("_foreach_add_")
 _foreach_copy_ = _part("_foreach_copy_")
+_foreach_mul = _part("_foreach_mul")
 _foreach_norm = _part("_foreach_norm")
 _innermost_transform = _part("_C._functorch.peek_interpreter_stack")
 _run_backward = _part("autograd.Variable._execution_engine.run_backward")
@@ -104,6 +105,28 @@ def foreach_copy_(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
         alike.setdefault((tensor.dtype, other.dtype), []).append((tensor, other))
     for group in alike.values():
         _foreach_copy_(*zip(*group, strict=True))
+
+
+def foreach_squares(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the squares of every tensor's values."""
+    if _runs_foreach(_foreach_mul):
+        return list(_foreach_mul(tensors, tensors))
+    return [tensor.square() for tensor in tensors]
+
+
+def foreach_mixed(
+    tensors: Sequence[Tensor],
+    others: Sequence[Tensor],
+    weights: Sequence[float],
+    own: Sequence[float],
+) -> list[Tensor]:
+    """Return `weight * tensor + own * other` for each pair and its weights."""
+    if _runs_foreach(_foreach_mul) and _foreach_add_ is not None:
+        mixed = list(_foreach_mul(tensors, weights))
+        _foreach_add_(mixed, _foreach_mul(others, own))
+        return mixed
+    pairs = zip(tensors, others, weights, own, strict=True)
+    return [weight * tensor + share * other for tensor, other, weight, share in pairs]
 
 
 def foreach_norm(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -173,7 +173,8 @@ class StackedStep:
         for name in self.names:
             self.tensors[name].requires_grad_()
         params = [self.tensors[name] for name in self.names]
-        values, (losses, objectives), buffers = self._vmap(self._forward, batch)
+        values, (losses, objectives), found = self._vmap(self._forward, batch)
+        buffers = self.padding.moved(self.tensors, found)
         gradients = torch.autograd.grad(
             values.sum(), params, allow_unused=True, materialize_grads=True
         )
@@ -266,14 +267,14 @@ class StackedStep:
         return _Stacked(**batch, scoring=self.scoring)
 
     def _outputs(self, tensors: Tensors, batch: Batch) -> tuple[Outputs, Tensors]:
-        """Return outputs in training mode, and buffers that BatchNorm or `forward` changes."""
-        with self.padding.of(batch.weights) as updates, self.sequential.autocast():
+        """Return outputs in training mode, and the batch's statistics or buffers that are bound."""
+        with self.padding.of(batch.weights) as found, self.sequential.autocast():
             reads = functions_of_step(self.rules, self.rules.transforms)  # `forward` may change x
             x = batch.x.clone() if reads else batch.x
             outputs, rebound = self.network.at_with_rebound(tensors, x)
             # Copies, as a new value may be the old tensor of another buffer.
             copies = {name: tensor.detach().clone() for name, tensor in rebound.items()}
-            return outputs.in_float32(), updates | copies
+            return outputs.in_float32(), found | copies
 
     def view(self, tensors: Tensors, fixed: Tree, rng: Sequence[Tensor] = ()) -> View:
         """Return a client's view of its slice of the tensors."""

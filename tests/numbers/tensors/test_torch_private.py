@@ -101,6 +101,19 @@ def test_a_module_may_have_hooks_where_that_is_unknown(monkeypatch):
     assert torch_private.has_hooks(nn.Linear(2, 2))
 
 
+def test_lists_are_mixed_alike_without_them(without_parts):
+    given = [torch.tensor([1.0, 3]), torch.tensor([7.0])], [torch.tensor([5.0, 9]), torch.ones(1)]
+
+    def mixed():
+        squares = torch_private.foreach_squares(given[0])
+        return [*squares, *torch_private.foreach_mixed(*given, [0.5, 2], [1, 3])]
+
+    expected = [[1, 9], [49], [5.5, 10.5], [17]]
+    assert [each.tolist() for each in mixed()] == expected
+    without_parts()
+    assert [each.tolist() for each in mixed()] == expected
+
+
 def test_copies_convert_dtypes_whatever_stands_first():
     targets = [torch.zeros(2), torch.zeros(1, dtype=torch.int64), torch.zeros(3)]
     torch_private.foreach_copy_(targets, [torch.ones(2), torch.tensor([7.0]), torch.arange(3)])
