@@ -182,10 +182,10 @@ def flat_values(tensors: Tensors, layout: Layout) -> Values:
     wide = any(dtype in (torch.float64, torch.complex128) for _, dtype, _ in layout.entries)
     kind = torch.float64 if wide else torch.float32
     parts = [
-        as_real(tensors[name].detach().to(dtype).resolve_conj()).reshape(-1).to(kind).cpu()
+        as_real(tensors[name].detach().to(dtype).resolve_conj()).reshape(-1).to(kind)
         for name, dtype, _ in layout.entries
     ]
-    values: Values = torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+    values: Values = torch.cat(parts).cpu().numpy() if parts else np.empty(0, np.float32)
     return values
 
 

@@ -389,7 +389,7 @@ class Upload:
         round_state: Groups for the later passes of this round, which find them in `View.state`;
             they stay on the client and are deleted after the round.
         scalars: Numbers for the server; they are sent, four bytes each, and are logged.
-        metrics: Numbers for people; they are logged only.
+        metrics: Numbers for people, or tensors []; they are logged only.
         bytes_up: Bytes that a deployment would send, if the tensors here hold more.
         samples: n_k, as the stages of the channel see it; the engine sets it.
         encoding: Encoding of the differences of an upload that a stage sees or returns.
@@ -402,7 +402,7 @@ class Upload:
     state: Groups = field(default_factory=dict)
     round_state: Groups = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | Tensor] = field(default_factory=dict)
     bytes_up: int | None = None
     samples: int = 0
     encoding: Encoding | None = None

@@ -7,18 +7,19 @@ records are sorted by client where they are read.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from raysim.api.rules import Reduced, Upload
 from raysim.errors import RunError, SettingsError
 from raysim.numbers.arrays import Floats
 from raysim.numbers.tensors import CPU, Layout, Tensors, flatten, not_finite, unflatten
 from raysim.numbers.tensors.exact import Addend, ExactSum, StackAddend
-from raysim.numbers.tensors.packed import PackedTensors
+from raysim.numbers.tensors.packed import PackedTensors, on_host_later
 from raysim.storage.column_names import OF_CLIENTS, check_names
 
 Columns = dict[str, Floats]
@@ -35,6 +36,18 @@ class Kept(NamedTuple):
 
     layout: Layout
     digests: tuple[bytes, ...]
+
+
+class Checked(NamedTuple):
+    """Upload that can be added.
+
+    Attributes:
+        upload: The upload, with the tensors that are not summed on the CPU.
+        addend: Its sums.
+    """
+
+    upload: Upload
+    addend: Addend
 
 
 class Seal(Protocol):
@@ -83,8 +96,11 @@ class PartialSum:
     kept: dict[int, Kept] = field(default_factory=dict)
     seal: Seal | None = None
 
-    def check(self, upload: Upload) -> Addend:
-        """Check that an upload can be added; return its sums, ready for `add`.
+    def check(self, upload: Upload) -> Callable[[], Checked]:
+        """Begin to check that an upload can be added; a GPU is not waited for.
+
+        Returns:
+            A function that ends the check, and raises the same errors.
 
         Raises:
             RunError: a value is not finite or out of range, or too large to be sealed, or the
@@ -94,30 +110,44 @@ class PartialSum:
         # By name: a resumed run has a state's tensors in another order than a network's.
         sums = dict(sorted(flatten(upload.sums).items()))
         layout = Layout.of(sums).with_dtypes(upload.dtypes)
-        if self.sum and self.sum.layout != layout:
-            other = _difference(layout, self.sum.layout)
-            raise RunError(f"its upload's tensors differ from earlier uploads' tensors ({other})")
-        addend = Addend.of(layout, sums)
-        if self.seal:
-            self.seal.check(addend)
-        _check_finite(upload)
-        if upload.samples:
-            raise SettingsError(
-                f"its Upload.samples is {upload.samples}, which the engine sets; to weigh clients"
-                " otherwise, give Pass.weighting a number for each, or `weighting` a table"
-            )
-        check_names([*upload.scalars, *upload.metrics], OF_CLIENTS, (), "its number")
-        return addend
+        read_addend, read_upload = Addend.later(layout, sums), _on_host_later(upload)
 
-    def check_stack(self, sums: Tensors) -> StackAddend | None:
-        """Check the models [K, ...] of clients at once, in place of `check`.
+        def end() -> Checked:
+            if self.sum and self.sum.layout != layout:
+                raise RunError(
+                    "its upload's tensors differ from earlier uploads' tensors"
+                    f" ({_difference(layout, self.sum.layout)})"
+                )
+            addend, on_host = read_addend(), read_upload()
+            if self.seal:
+                self.seal.check(addend)
+            _check_finite(on_host)
+            if upload.samples:
+                raise SettingsError(
+                    f"its Upload.samples is {upload.samples}, which the engine sets; to weigh"
+                    " clients otherwise, give Pass.weighting a number for each, or `weighting` a"
+                    " table"
+                )
+            check_names([*upload.scalars, *upload.metrics], OF_CLIENTS, (), "its number")
+            return Checked(on_host, addend)
+
+        return end
+
+    def check_stack(self, sums: Tensors) -> Callable[[], StackAddend | None]:
+        """Begin to check the models [K, ...] of clients at once, in place of `check`.
 
         Returns:
-            Their sums, ready for `add_stack`; None if they must be checked one by one.
+            A function that returns their sums, ready for `add_stack`; None if they must be checked
+            one by one.
         """
-        addend = StackAddend.of(dict(sorted(flatten({"model": sums}).items())))
-        seen = self.sum is None or (addend and addend.layout == self.sum.layout)
-        return addend if seen else None
+        read = StackAddend.later(dict(sorted(flatten({"model": sums}).items())))
+
+        def end() -> StackAddend | None:
+            addend = read()
+            fits = addend and (self.sum is None or addend.layout == self.sum.layout)
+            return addend if fits else None
+
+        return end
 
     def add_stack(
         self,
@@ -146,8 +176,7 @@ class PartialSum:
     def add(
         self,
         record: Mapping[str, float],
-        upload: Upload,
-        addend: Addend,
+        checked: Checked,
         weight: int,
         total_weight: int,
         *,
@@ -160,8 +189,7 @@ class PartialSum:
 
         Args:
             record: Numbers of its row in `clients.parquet`; `client` is its id.
-            upload: The upload.
-            addend: What `check` returned.
+            checked: The upload.
             weight: The client's weight.
             total_weight: Weight of all clients of the pass.
             discount: Factor of its sums, at most 1, which does not count in the weight.
@@ -169,14 +197,15 @@ class PartialSum:
             kept: The rest of its update, where it is kept in a file.
             frozen: Names of the network's frozen parameters, which are not counted as sent.
         """
-        client = int(record["client"])
+        client, (upload, addend) = int(record["client"]), checked
         if kept:
             self.kept[client] = kept
         self.sum = self.sum or ExactSum(addend.layout)
         self.sum.add(addend, weight / total_weight * discount)
         self.clients.append(client)
         self.weight += weight
-        self.records.append({**record, **upload.scalars, **upload.metrics})
+        metrics = {name: float(value) for name, value in upload.metrics.items()}
+        self.records.append({**record, **upload.scalars, **metrics})
         self.scalars |= upload.scalars.keys()
         if upload.rows:
             self.rows[client] = PackedTensors.of(upload.rows)
@@ -253,6 +282,35 @@ def merge_sums(total: Sums, others: Sums) -> None:
 def _difference(layout: Layout, other: Layout) -> str:
     """Return the first tensor, by name, that differs between two layouts."""
     return min(name for name, _, _ in {*layout.entries} ^ {*other.entries})
+
+
+def _on_host_later(upload: Upload) -> Callable[[], Upload]:
+    """Return a function that returns an upload with the tensors that are not summed on the CPU."""
+    groups = {
+        f"{kind}/{name}": tensors
+        for kind in ("rows", "state", "round_state")
+        for name, tensors in getattr(upload, kind).items()
+    }
+    numbers = {name: value for name, value in upload.metrics.items() if isinstance(value, Tensor)}
+    read = on_host_later(flatten(groups))
+    read_numbers = on_host_later(numbers)
+
+    def end() -> Upload:
+        tensors = read()
+        kinds: dict[str, dict[str, Tensors]] = {"rows": {}, "state": {}, "round_state": {}}
+        for key, group in groups.items():
+            kind, _, name = key.partition("/")
+            kinds[kind][name] = {tensor: tensors[f"{key}/{tensor}"] for tensor in group}
+        metrics = {**upload.metrics, **{n: float(v) for n, v in read_numbers().items()}}
+        return replace(
+            upload,
+            rows=kinds["rows"],
+            state=kinds["state"],
+            round_state=kinds["round_state"],
+            metrics=metrics,
+        )
+
+    return end
 
 
 def _check_finite(upload: Upload) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import socket
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,6 +46,8 @@ from raysim.federation.samples import blaming_samples
 from raysim.numbers.arrays import Floats
 from raysim.numbers.seeds import seeded
 from raysim.numbers.tensors import Layout, Tensors, is_finite
+from raysim.numbers.tensors.exact import STACK_BLOCK
+from raysim.numbers.tensors.later import wait_for
 from raysim.storage.environment import environment
 from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import Place, UpdateFiles
@@ -78,6 +80,28 @@ class WorkerSpec:
     states: Path
     updates: Path
     evaluated: tuple[EvaluationSet, ...] = ()
+
+
+class _TrainedTogether(NamedTuple):
+    """Clients that were trained together, and what is to be accepted of them.
+
+    Attributes:
+        message: The pass.
+        stack: All clients of the stack.
+        begun: When the stack was begun.
+        result: Uploads and losses of some of them.
+        jobs: The clients that have jobs, with these.
+    """
+
+    message: PassMessage
+    stack: tuple[int, ...]
+    begun: float
+    result: StackResult
+    jobs: Sequence[tuple[int, ClientJob]]
+
+    def seconds(self) -> float:
+        """Return the seconds of one client, after a GPU was waited for."""
+        return (perf_counter() - self.begun) / len(self.stack)
 
 
 class Worker:
@@ -174,55 +198,61 @@ class Worker:
                 for job in jobs.values():
                     upload, losses = self.sequential.run(job)
                     results.append(StackResult([0], [losses], [upload]))
-        seconds = (perf_counter() - begun) / len(stack)
         of_jobs = [*jobs.items()]
         for result in results:
-            of_result = [of_jobs[number] for number in result.numbers]
-            with self.watch("reduction"):
-                if self._accept_stack(message, of_result, result, seconds):
-                    continue
-            for number, upload, losses in result.each():
-                client, job = of_jobs[number]
-                if client in message.arrived:
-                    continue
-                training = len(job.data.y), losses, seconds
-                with (
-                    self._failures([client], stack),
-                    self.watch("reduction"),
-                    blaming_samples(job.data),
-                ):
-                    self._accept(message, client, upload, training)
+            trained = _TrainedTogether(message, stack, begun, result, of_jobs)
+            if not self._accept_at_once(trained):
+                self._accept_each(trained)
 
-    def _accept_stack(
-        self,
-        message: PassMessage,
-        jobs: Sequence[tuple[int, ClientJob]],
-        result: StackResult,
-        seconds: float,
-    ) -> bool:
-        """Accept the uploads of a stack at once; return False if it must be one by one.
+    def _accept_each(self, trained: _TrainedTogether) -> None:
+        """Accept uploads one by one, but wait for a GPU once for several of them."""
+        uploads, message = [*trained.result.each()], trained.message
+        at_a_time = max(1, STACK_BLOCK // max(1, uploads[0][1].sent_bytes()))
+        for first in range(0, len(uploads), at_a_time):
+            ends = []
+            for number, upload, losses in uploads[first : first + at_a_time]:
+                client, job = trained.jobs[number]
+                if client not in message.arrived:
+                    with self._accepting(client, job, trained.stack):
+                        ends.append((client, job, losses, self._begin(message, client, upload)))
+            with self.watch("training"):
+                wait_for(self.device)
+            seconds = trained.seconds()
+            for client, job, losses, end in ends:
+                with self._accepting(client, job, trained.stack):
+                    end(_record(client, len(job.data.y), losses, seconds))
 
-        Args:
-            message: The pass.
-            jobs: The clients of the result, with their jobs.
-            result: The result.
-            seconds: A client's time.
-        """
+    @contextmanager
+    def _accepting(self, client: int, job: ClientJob, stack: tuple[int, ...]) -> Iterator[None]:
+        """Note the failure of a client whose upload is accepted."""
+        with self._failures([client], stack), self.watch("reduction"), blaming_samples(job.data):
+            yield
+
+    def _accept_at_once(self, trained: _TrainedTogether) -> bool:
+        """Accept the uploads of a stack at once; return False if it must be one by one."""
+        message, result = trained.message, trained.result
+        jobs = [trained.jobs[number] for number in result.numbers]
         clients = [client for client, _ in jobs]
         rounds = {message.entry(client).round_number for client in clients}
         alone = message.seal or message.stored_groups or not message.arrived.isdisjoint(clients)
         if alone or not result.sent or len(rounds) > 1:
             return False
         sums = self._results["train"].sums.setdefault(rounds.pop(), PartialSum())
-        if (addend := sums.check_stack(result.sent)) is None:
-            return False
-        records, shares = [], []
-        for (client, job), losses in zip(jobs, result.losses, strict=True):
-            values = message.values.differing(client)
-            records.append(_record(client, len(job.data.y), losses, seconds) | values)
-            entry, weight = message.entry(client), message.weight(client, int(self._sizes[client]))
-            shares.append((weight, weight / entry.total_weight * entry.discount))
-        sums.add_stack(records, addend, shares, self.sequential.network.frozen_names)
+        with self.watch("reduction"):
+            check = sums.check_stack(result.sent)
+        with self.watch("training"):
+            wait_for(self.device)
+        seconds = trained.seconds()
+        with self.watch("reduction"):
+            if (addend := check()) is None:
+                return False
+            records, shares = [], []
+            for (client, job), losses in zip(jobs, result.losses, strict=True):
+                values, entry = message.values.differing(client), message.entry(client)
+                records.append(_record(client, len(job.data.y), losses, seconds) | values)
+                weight = message.weight(client, int(self._sizes[client]))
+                shares.append((weight, weight / entry.total_weight * entry.discount))
+            sums.add_stack(records, addend, shares, self.sequential.network.frozen_names)
         return True
 
     @contextmanager
@@ -244,20 +274,14 @@ class Worker:
             trace = traceback.format_exc()
             self._results["train"].failures += [Failure(c, line, trace, stack) for c in clients]
 
-    def _accept(
-        self,
-        message: PassMessage,
-        client: int,
-        upload: Upload,
-        training: tuple[int, LocalLosses, float],
-    ) -> None:
-        """Check an upload, write the client's states, then add it: all of it or nothing.
+    def _begin(
+        self, message: PassMessage, client: int, upload: Upload
+    ) -> Callable[[Mapping[str, float]], None]:
+        """Begin to accept an upload, without a wait for a GPU.
 
-        Args:
-            message: The pass.
-            client: The client.
-            upload: Its upload.
-            training: Its samples, losses and seconds.
+        Returns:
+            A function that ends it, given the numbers of the client's row: it checks the upload,
+            writes the client's states, then adds it, all of it or nothing.
         """
         entry = message.entry(client)
         sums = self._results["train"].sums
@@ -265,24 +289,26 @@ class Worker:
         kept: Kept | None = None
         if message.stored_groups:
             upload, kept = self._keep(message, client, upload)
-        addend = partial_sum.check(upload)
-        digests = (
-            self._jobs.write(message, client, upload.state, in_round=False),
-            self._jobs.write(message, client, upload.round_state, in_round=True),
-        )
-        # A GPU was waited for in the check, and is not again by the losses.
-        record = _record(client, *training) | message.values.differing(client)
-        partial_sum.add(
-            record,
-            upload,
-            addend,
-            weight=message.weight(client, int(self._sizes[client])),
-            total_weight=entry.total_weight,
-            discount=entry.discount,
-            digests=digests,
-            kept=kept,
-            frozen=self.sequential.network.frozen_names,
-        )
+        check = partial_sum.check(upload)
+
+        def end(record: Mapping[str, float]) -> None:
+            checked = check()
+            digests = (
+                self._jobs.write(message, client, checked.upload.state, in_round=False),
+                self._jobs.write(message, client, checked.upload.round_state, in_round=True),
+            )
+            partial_sum.add(
+                {**record, **message.values.differing(client)},
+                checked,
+                weight=message.weight(client, int(self._sizes[client])),
+                total_weight=entry.total_weight,
+                discount=entry.discount,
+                digests=digests,
+                kept=kept,
+                frozen=self.sequential.network.frozen_names,
+            )
+
+        return end
 
     def _keep(
         self, message: PassMessage, client: int, upload: Upload
@@ -297,10 +323,10 @@ class Worker:
         if not tensors:
             return upload, None
         layout = Layout.of(tensors).with_dtypes(upload.dtypes)
-        for name, dtype, _ in layout.entries:  # as they are sent: a stage's are in float64
-            if not is_finite(tensors[name].to(dtype)):
-                raise RunError(f"its update is not finite (tensor {name}): try a smaller local.lr")
         values = flat_values(tensors, layout)
+        if not is_finite(torch.from_numpy(values)):
+            bad = (n for n, dtype, _ in layout.entries if not is_finite(tensors[n].to(dtype)))
+            raise RunError(f"its update is not finite (tensor {next(bad)}): try a smaller local.lr")
         place = Place(message.round_number, message.pass_number, client)
         return rest, Kept(layout, self._updates.write(place, values))
 

@@ -44,6 +44,7 @@ from raysim.numbers.tensors import (
     Tensors,
     add_scaled,
     norm,
+    norm_tensor,
     only,
     parameter_names,
     zeros_like,
@@ -120,5 +121,5 @@ def _finish(view: View, trained: Trained) -> Upload:
     return Upload(
         sums={"model": view.params, "c": change},
         state={"c": c_k_after},
-        metrics={"c_norm": norm(c_k_after)},
+        metrics={"c_norm": norm_tensor(c_k_after)},
     )

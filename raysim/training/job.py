@@ -171,21 +171,6 @@ def losses_of_stack(read: Callable[[], Tensor], sizes: Integers) -> list[LocalLo
     return [of_client(k) for k in range(len(sizes))]
 
 
-def read_later(tensor: Tensor) -> Callable[[], Tensor]:
-    """Return a function that returns a tensor on the CPU; a GPU is not waited for until then."""
-    if not tensor.is_cuda:
-        return lambda: tensor
-    there = tensor.to(CPU, non_blocking=True)
-    copied = torch.cuda.current_stream(tensor.device).record_event()
-
-    def read() -> Tensor:
-        if not copied.query():
-            copied.synchronize()
-        return there
-
-    return read
-
-
 def sent_to(device: torch.device, numbers: Array) -> Tensor:
     """Return an array on a device; the host does not wait for a GPU."""
     tensor = torch.from_numpy(numbers)

@@ -31,6 +31,7 @@ from raysim.api.rules import (
 from raysim.config import LocalSettings
 from raysim.numbers.given import Given
 from raysim.numbers.tensors import CPU, Tensors, as_real, at_least_float32
+from raysim.numbers.tensors.later import read_later
 from raysim.numbers.tensors.sets import ALIGNMENT
 from raysim.numbers.tensors.torch_private import can_record_steps, gradients_of
 from raysim.training.companions import Beside
@@ -40,7 +41,6 @@ from raysim.training.job import (
     LocalLosses,
     batch_bounds,
     iterate_epochs,
-    read_later,
     sent_to,
     steps_of,
 )

@@ -165,7 +165,7 @@ class Stepper:
         copies = {name: {n: t.detach().clone() for n, t in g.items()} for name, g in kept.items()}
         self.state = {**self.state, **copies}
         total = PartialSum()
-        total.add({"client": 0}, upload, total.check(upload), 1, 1)
+        total.add({"client": 0}, total.check(upload)(), 1, 1)
         return replace(total.reduced(1, total.columns()), tiers={0: 0})
 
     def run_bare(self, pass_: Pass) -> None:

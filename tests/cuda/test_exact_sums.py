@@ -39,7 +39,7 @@ def one_by_one(tensors: Tensors, fractions: list[float]) -> dict[str, torch.Tens
 
 
 def at_once(tensors: Tensors, fractions: list[float]) -> dict[str, torch.Tensor]:
-    addend = StackAddend.of(tensors)
+    addend = StackAddend.later(tensors)()
     assert addend is not None
     total = ExactSum(addend.layout)
     total.add_stack(addend, fractions)
@@ -73,4 +73,4 @@ def test_a_stack_with_a_value_that_one_client_must_explain_is_taken_one_by_one(d
     tensors = stack_of(2)
     tensors["b"][3, 1] = value
     with CudaDevice():
-        assert StackAddend.of({name: t.to(device) for name, t in tensors.items()}) is None
+        assert StackAddend.later({name: t.to(device) for name, t in tensors.items()})() is None

@@ -86,6 +86,10 @@ class Transfers:
         """Return the copies after which a stream's next work comes."""
         return [each for each in self._open if stream in each.after]
 
+    def has(self, transfers: list[Transfer]) -> bool:
+        """Return whether one of these copies has not been waited for."""
+        return any(each in self._open for each in transfers)
+
     def end(self, transfers: list[Transfer]) -> None:
         """End copies, which the host waits for."""
         self._open = [each for each in self._open if each not in transfers]
@@ -156,6 +160,5 @@ class Event:
         Stream.active.transfers.end(self._before)
 
     def query(self) -> bool:
-        """Return whether all that was recorded is done, which it then is."""
-        Stream.active.transfers.end(self._before)
-        return True
+        """Return whether all that was recorded is done, of which nothing is before a wait."""
+        return not Stream.active.transfers.has(self._before)

@@ -129,7 +129,7 @@ class FakeExecutor:
             record = {"client": client, "samples": int(SIZES[client]), "seconds": 0.0}
             steps = message.pass_.epochs_of(client) * int(SIZES[client])
             record |= {"steps": steps, "train_loss": client / 3, "objective": client / 2}
-            total.add(record, upload, total.check(upload), weight, message.total_weight)
+            total.add(record, total.check(upload)(), weight, message.total_weight)
 
     def describe(self) -> dict[str, Any]:
         return {}

@@ -38,7 +38,7 @@ few = settings(max_examples=40)
 def summed(cohort: Iterable[tuple[int, Upload]]) -> PartialSum:
     total = PartialSum()
     for client, upload in cohort:
-        total.add({"client": client}, upload, total.check(upload), client + 1, TOTAL)
+        total.add({"client": client}, total.check(upload)(), client + 1, TOTAL)
     return total
 
 
@@ -128,7 +128,7 @@ def test_other_tensors_are_refused_by_name(tensors, name):
     total, other = summed([(0, upload_of())]), upload_of(sums={"model": tensors})
     expected = content(total)
     with pytest.raises(RunError, match=rf"^its upload.s tensors differ.*\({name}\)$"):
-        total.check(other)
+        total.check(other)()
     with pytest.raises(RunError, match=rf"^clients 0 and 7 uploaded different.*\({name}\)$"):
         total.merge(summed([(7, other)]))
     assert content(total) == expected
@@ -147,7 +147,7 @@ def test_tensors_in_another_order_are_added_by_name():
 def test_a_value_is_seen_in_every_group_of_a_name():
     bad, fine = {"w": torch.tensor([float("nan")])}, {"w": torch.ones(1)}
     with pytest.raises(RunError, match=r"not finite \(model/w\)"):
-        PartialSum().check(upload_of(rows={"model": bad}, state={"model": fine}))
+        PartialSum().check(upload_of(rows={"model": bad}, state={"model": fine}))()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -160,7 +160,7 @@ def test_values_that_are_not_finite_are_refused_by_name(part, value):
         groups["g"]["bad"][1] = value
         upload, name = upload_of(**{part: groups}), "g/bad"
     with pytest.raises(RunError, match=rf"not finite \((tensor )?{name}\): try a smaller local.lr"):
-        PartialSum().check(upload)
+        PartialSum().check(upload)()
 
 
 def test_metrics_are_for_people_and_may_be_anything():

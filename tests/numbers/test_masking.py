@@ -135,7 +135,7 @@ def test_what_a_client_sends_says_nothing_of_its_update():
     seen = {}
     for masks in (None, masks_of(range(10))):
         total = PartialSum(seal=masks and Masked(masks))
-        total.add({"client": 4}, upload, total.check(upload), 30, 100)
+        total.add({"client": 4}, total.check(upload)(), 30, 100)
         total.leave()
         assert total.sum
         seen[masks is not None] = words_of(total.sum)[0].copy(), total.weight

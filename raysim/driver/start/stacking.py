@@ -113,7 +113,7 @@ class StackCheck:
         jobs = [self._job(pass_, client) for client in clients]
         total = PartialSum()
         for client, upload in zip(clients, self._train(jobs), strict=True):
-            total.add({"client": client}, upload, total.check(upload), 1, len(clients))
+            total.add({"client": client}, total.check(upload)(), 1, len(clients))
             self._states[client] = {
                 **self._states.get(client, self._initial_state),
                 **upload.state,

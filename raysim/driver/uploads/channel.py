@@ -246,7 +246,7 @@ class Sent:
 
     changes: Groups
     encoded: Encoded
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float | Tensor]
     state: Groups
     scalars: Mapping[str, float]
 
@@ -266,7 +266,7 @@ def through_stages(
     Raises:
         SettingsError: a stage fails, or returns something else.
     """
-    encoded, metrics = Encoded.of(layout, view.buffers), dict[str, float]()
+    encoded, metrics = Encoded.of(layout, view.buffers), dict[str, float | Tensor]()
     returned: list[tuple[str, Stage, View, Upload]] = []
     scalars, state = dict[str, float](), dict[str, Tensors]()
     for name, stage in stages:

@@ -18,7 +18,7 @@ maximum.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from raysim.errors import RunError
 from raysim.numbers.arrays import Integers
+from raysim.numbers.tensors.later import read_later
 from raysim.numbers.tensors.magnitudes import LIMIT, STEP, by_magnitude
 from raysim.numbers.tensors.packed import as_tensor
 from raysim.numbers.tensors.packed_totals import Parts, join, split
@@ -86,18 +87,33 @@ class Addend:
         Raises:
             RunError: a value is not finite; the message names the tensor.
         """
+        return cls.later(layout, tensors)()
+
+    @classmethod
+    def later(cls, layout: Layout, tensors: Tensors) -> Callable[[], Addend]:
+        """Return a function that does the same as `of`; a GPU is not waited for until then."""
         parts = flats = {d: [*map(_reals, flat)] for d, flat in layout.flats(tensors).items()}
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             flats = {dtype: [torch.cat(values)] for dtype, values in parts.items()}
-        magnitudes = [
-            magnitude
+        asked = [
+            _magnitudes(part)
             for dtype, own in flats.items()
             for part in own
             if _is_summed(dtype) and part.numel()
-            for magnitude in _magnitudes(part)
         ]
-        if all(magnitude <= LIMIT for magnitude in magnitudes):
-            return cls(layout, flats, max(magnitudes, default=0.0))
+
+        def read() -> Addend:
+            magnitudes = [magnitude for each in asked for magnitude in each()]
+            if all(magnitude <= LIMIT for magnitude in magnitudes):
+                return cls(layout, flats, max(magnitudes, default=0.0))
+            return cls._with_coarse(layout, tensors, parts)
+
+        return read
+
+    @classmethod
+    def _with_coarse(
+        cls, layout: Layout, tensors: Tensors, parts: Mapping[torch.dtype, Sequence[Tensor]]
+    ) -> Addend:
         for name, tensor in tensors.items():
             if not tensor.isfinite().all():
                 raise RunError(f"its update is not finite (tensor {name}): try a smaller local.lr")
@@ -120,10 +136,12 @@ class StackAddend:
     largest: Sequence[float]
 
     @classmethod
-    def of(cls, tensors: Tensors) -> StackAddend | None:
-        """Check that the tensors [K, ...] of clients can be added; None if one's must be looked at.
+    def later(cls, tensors: Tensors) -> Callable[[], StackAddend | None]:
+        """Begin to check that tensors [K, ...] of clients can be added.
 
-        A GPU is waited for once a dtype.
+        Returns:
+            A function that returns them; None if a client's must be looked at by itself. A GPU is
+            not waited for until then.
         """
         stack = next(iter(tensors.values())).shape[:1]
         layout = Layout(tuple((name, t.dtype, t.shape[1:]) for name, t in tensors.items()))
@@ -131,14 +149,19 @@ class StackAddend:
             dtype: torch.cat([*map(_reals, flats)], dim=-1)
             for dtype, flats in layout.flats(tensors, tuple(stack)).items()
         }
-        magnitudes = [
-            torch.linalg.vector_norm(flat, torch.inf, dim=1).tolist()
+        asked = [
+            read_later(torch.linalg.vector_norm(flat, torch.inf, dim=1))
             for dtype, flat in rows.items()
             if _is_summed(dtype) and flat.numel()
         ]
-        largest = [*map(max, *magnitudes, [0.0] * stack[0])]
-        finite = all(m <= LIMIT for of_dtype in magnitudes for m in of_dtype)
-        return cls(layout, rows, largest) if finite else None
+
+        def read() -> StackAddend | None:
+            magnitudes = [each().tolist() for each in asked]
+            largest = [*map(max, *magnitudes, [0.0] * stack[0])]
+            finite = all(m <= LIMIT for of_dtype in magnitudes for m in of_dtype)
+            return cls(layout, rows, largest) if finite else None
+
+        return read
 
     def of_client(self, k: int) -> Addend:
         """Return the addend of one client."""
@@ -334,11 +357,16 @@ def _blocks(clients: int, size: int) -> Iterator[tuple[slice, slice]]:
             yield slice(first, first + rows), slice(start, start + columns)
 
 
-def _magnitudes(part: Tensor) -> list[float]:
-    """Return a tensor's extremes without sign, or its largest magnitude; NaN if it has one."""
+def _magnitudes(part: Tensor) -> Callable[[], list[float]]:
+    """Return a function that returns the extremes without sign, or the largest magnitude.
+
+    They are NaN if a value is. A GPU is not waited for until then.
+    """
     if part.is_cuda:
-        return [float(torch.linalg.vector_norm(part, torch.inf))]
-    return [abs(float(extreme)) for extreme in torch.aminmax(part)]
+        largest = read_later(torch.linalg.vector_norm(part, torch.inf))
+        return lambda: [float(largest())]
+    extremes = [abs(float(extreme)) for extreme in torch.aminmax(part)]
+    return lambda: extremes
 
 
 def _is_summed(dtype: torch.dtype) -> bool:

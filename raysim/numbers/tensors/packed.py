@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 
 from raysim.numbers.arrays import Array
-from raysim.numbers.tensors.sets import CPU, Groups, Layout, Tensors
+from raysim.numbers.tensors.later import read_later
+from raysim.numbers.tensors.sets import Groups, Layout, Tensors
 
 BLOCK = 2**18
 """Number of bytes to compare at a time: different models differ in the first ones."""
@@ -45,10 +47,11 @@ class PackedGroup:
             return cls(layout, to_arrays(layout.pack(tensors)))
 
     def open(self, device: torch.device) -> dict[str, Tensor]:
-        """Return the tensors; on the CPU as read-only views of the packed bytes."""
-        return self.layout.unpack(
-            {dtype: as_tensor(array, dtype).to(device) for dtype, array in self.arrays.items()}
-        )
+        """Return the tensors; on the CPU as read-only views, on a GPU without a wait for it."""
+        flat = {dtype: as_tensor(array, dtype) for dtype, array in self.arrays.items()}
+        if device.type != "cpu":  # pageable memory would be waited for
+            flat = {d: t.pin_memory().to(device, non_blocking=True) for d, t in flat.items()}
+        return self.layout.unpack(flat)
 
     @property
     def nbytes(self) -> int:
@@ -84,10 +87,27 @@ class PackedTensors:
         return {name: group.open(device) for name, group in self.groups.items()}
 
 
+def on_host_later(tensors: Tensors) -> Callable[[], Tensors]:
+    """Return a function that returns tensors on the CPU; from a GPU by one copy of each dtype.
+
+    A GPU is not waited for until then.
+    """
+    there = {name: tensor for name, tensor in tensors.items() if tensor.is_cuda}
+    if not there:
+        return lambda: tensors
+    layout = Layout.of(there)
+    with torch.no_grad():
+        reads = {dtype: read_later(flat) for dtype, flat in layout.pack(there).items()}
+
+    def read() -> Tensors:
+        return {**tensors, **layout.unpack({dtype: each() for dtype, each in reads.items()})}
+
+    return read
+
+
 def on_host(tensors: Tensors) -> Tensors:
     """Return tensors on the CPU; from a GPU by one copy of each dtype."""
-    there = {name: tensor for name, tensor in tensors.items() if tensor.is_cuda}
-    return {**tensors, **PackedGroup.of(there).open(CPU)} if there else tensors
+    return on_host_later(tensors)()
 
 
 def on_device(tensors: Tensors, device: torch.device) -> Tensors:

@@ -107,9 +107,15 @@ def inner_products(tensors: Tensors, others: Tensors) -> Tensor:
 
 def norm(tensors: Tensors) -> float:
     """Return the Euclidean norm of all tensors as one vector, independent of their order."""
+    return float(norm_tensor(tensors))
+
+
+def norm_tensor(tensors: Tensors) -> Tensor:
+    """Return the result of `norm` as a tensor [], without a wait for a GPU."""
     # By name: a resumed run has them in the order of the file, which would change the last bits.
     norms = foreach_norm([tensors[name].detach() for name in sorted(tensors)])
-    return float(torch.linalg.vector_norm(torch.stack(norms)))
+    length: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return length
 
 
 def clip_factor(length: float, limit: float) -> float:

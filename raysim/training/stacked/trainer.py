@@ -24,13 +24,13 @@ from raysim.api.rules import LocalValues, Trained, Upload, View, send_model
 from raysim.numbers.arrays import Integers
 from raysim.numbers.given import Given
 from raysim.numbers.tensors import CPU, Tensors, as_real, at_least_float32, only
+from raysim.numbers.tensors.later import read_later
 from raysim.training.companions import Beside
 from raysim.training.job import (
     ClientJob,
     LocalLosses,
     batch_bounds,
     losses_of_stack,
-    read_later,
     sent_to,
     steps_of,
 )

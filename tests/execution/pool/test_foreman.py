@@ -50,7 +50,7 @@ def test_the_sum_of_a_node_leaves_it_in_six_bytes_a_parameter():
     for client in range(2):
         each = PartialSum()
         upload = Upload({"model": {"weight": torch.full((100_000,), float(client))}})
-        each.add({"client": client}, upload, each.check(upload), 1, 2)
+        each.add({"client": client}, each.check(upload)(), 1, 2)
         foreman._works["train"].results.append(WorkerResult("worker", {0: each}))
         foreman._collect("train")
     answer = foreman._result("train", Answer(1, 0.0, [(0,), (1,)]))
