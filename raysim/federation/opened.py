@@ -1,4 +1,7 @@
-"""Opened samples: a federation's samples as tensors in one process, on a GPU where they fit."""
+"""Opened samples: a federation's samples as tensors in one process, on a GPU where they fit.
+
+Where they do not fit, the GPU gets those of a client or of a batch when they are needed.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from raysim.api.rules import Batch
 from raysim.errors import DataError
 from raysim.federation.evaluation_sets import EvaluationSet
 from raysim.federation.federation import Federation, open_samples
+from raysim.federation.pinned import PinnedRing
 from raysim.numbers.tensors import aligned
 from raysim.numbers.tensors.packed import as_tensor
 from raysim.samples.arrow import ConcatArray
@@ -55,10 +59,12 @@ class OpenedSamples:
         }
         if federation.local_test and federation.local_test.samples:
             self._splits["local"] = _open(federation.local_test.samples)
-        self._shown = self._splits["test" if federation.has_test else "train"]
+        self._ring: PinnedRing | None = None
         if device.type == "cuda":
+            self._ring = PinnedRing(device)
             for name, split in self._splits.items():
                 self._splits[name] = _resident(split, _room(device), device)
+        self._shown = self._splits["test" if federation.has_test else "train"]
         self._splits["held_out"] = self._splits["cut"] = self._splits["train"]
 
     def client(self, client: int) -> Batch:
@@ -100,7 +106,7 @@ class OpenedSamples:
 
     def _decoded(self, rows: Indices) -> Batch:
         """Return training samples by their numbers [n], decoded."""
-        x, y = self._splits["train"].take(torch.from_numpy(rows), self.device)
+        x, y = self._splits["train"].take(torch.from_numpy(rows), self._ring)
         return self._batch(self._inputs.decode(x), y)._replace(scoring=self._training)
 
     def _training_rows(self, client: int) -> Indices:
@@ -115,14 +121,14 @@ class OpenedSamples:
             DataError: there are no test samples.
             SettingsError: dataset or partition fails.
         """
-        x, _ = self._shown.take(slice(0, 2), self.device)
+        x, _ = self._shown.take(slice(0, 2), self._ring)
         if not len(x):
             raise DataError("the test set has no samples; must have at least one")
         self._inputs.check(x, torch.arange(len(x)))
 
     def first(self, count: int) -> Batch:
         """Return the first test samples, or the first training samples if there are none."""
-        x, y = self._shown.take(slice(0, count), self.device)
+        x, y = self._shown.take(slice(0, count), self._ring)
         return self._batch(self._inputs.test(x, self._shown.numbers(torch.arange(len(y)))), y)
 
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
@@ -132,7 +138,7 @@ class OpenedSamples:
         if not self._inputs.per_client:
             offsets = samples.samples.offsets
             rows = samples.samples.indices[offsets[first] : offsets[last]]
-            x, y = split.take(torch.from_numpy(rows), self.device)
+            x, y = split.take(torch.from_numpy(rows), self._ring)
             return self._batch(self._inputs.decode(x), y)
         seen = [self.of_client(samples, position) for position in range(first, last)]
         return self._batch(torch.cat([data.x for data in seen]), torch.cat([d.y for d in seen]))
@@ -141,7 +147,7 @@ class OpenedSamples:
         """Return a range of test samples, decoded; of a task, its own array of inputs."""
         samples = self._splits["test"]
         stop = stop if self._most is None else min(stop, start + self._most)
-        x, y = samples.take(slice(start, stop), self.device)
+        x, y = samples.take(slice(start, stop), self._ring)
         rows = samples.numbers(torch.arange(start, start + len(y)))
         return self._batch(self._inputs.test(x, rows), y)
 
@@ -154,7 +160,7 @@ class OpenedSamples:
         rows, first, last = torch.from_numpy(held), int(held[0]), int(held[-1])
         consecutive = last - first + 1 == len(held) and bool((np.diff(held) == 1).all())
         taken = slice(first, last + 1) if consecutive else rows
-        x, y = self._splits["train"].take(taken, self.device)
+        x, y = self._splits["train"].take(taken, self._ring)
         return self._batch(self._inputs.client(x, rows, client), y)
 
     def of_client(self, samples: EvaluationSet, position: int) -> Batch:
@@ -167,7 +173,7 @@ class OpenedSamples:
             return _selected(whole, self._holdout.divide(client, len(whole.y))[1])
         rows = torch.from_numpy(samples.samples[position])
         split = self._splits[samples.split]
-        x, y = split.take(rows, self.device)
+        x, y = split.take(rows, self._ring)
         return self._batch(self._inputs.client(x, split.numbers(rows), client), y)
 
 
@@ -199,23 +205,37 @@ class _Samples:
         """Return the numbers, among all N samples, of some of these samples."""
         return rows if self.chosen is None else self.chosen[rows]
 
-    def take(self, rows: slice | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    def take(self, rows: slice | Tensor, ring: PinnedRing | None) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of some samples, on the device.
 
         Inputs are aligned, as the address of a user's own array differs from process to process.
+
+        Args:
+            rows: The samples.
+            ring: Brings those of the host to a GPU; None: they are trained on where they are.
         """
         if self.chosen is not None:
             rows = self.chosen[rows]
+        if ring and not self.y.is_cuda:
+            return _brought(self.x, rows, ring), _brought(self.y, rows, ring)
         if isinstance(rows, slice):
-            x = as_tensor(self.x[rows]) if isinstance(self.x, ConcatArray) else self.x[rows]
-            return aligned(x.to(device)), self.y[rows].to(device)
+            return aligned(_part(self.x, rows)), self.y[rows]
         rows = rows.to(self.y.device)
-        x = (
-            as_tensor(self.x[rows.numpy()])
-            if isinstance(self.x, ConcatArray)
-            else _rows(self.x, rows)
-        )
-        return x.to(device), _rows(self.y, rows).to(device)
+        return _part(self.x, rows), _rows(self.y, rows)
+
+
+def _part(values: Tensor | ConcatArray, rows: slice | Tensor) -> Tensor:
+    """Return some samples where they are; a slice of a tensor is a view."""
+    if isinstance(values, ConcatArray):
+        return as_tensor(values[rows if isinstance(rows, slice) else rows.numpy()])
+    return values[rows] if isinstance(rows, slice) else _rows(values, rows)
+
+
+def _brought(values: Tensor | ConcatArray, rows: slice | Tensor, ring: PinnedRing) -> Tensor:
+    """Return some samples of the host on the GPU."""
+    if isinstance(values, Tensor) and isinstance(rows, Tensor):
+        return ring.to_device(values, rows)
+    return ring.to_device(_part(values, rows))
 
 
 def _open(split: Split | Path, rows: Indices | None = None) -> _Samples:
@@ -242,5 +262,4 @@ def _resident(split: _Samples, room: float, device: torch.device) -> _Samples:
     fits = math.prod(split.x.shape) * split.x.dtype.itemsize <= room
     if not fits:
         return split
-    x, y = replace(split, chosen=None).take(slice(None), device)
-    return replace(split, x=x, y=y)
+    return replace(split, x=_part(split.x, slice(None)).to(device), y=split.y.to(device))

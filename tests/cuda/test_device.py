@@ -246,6 +246,15 @@ def test_pinned_memory_that_changes_before_the_wait_is_seen(gpu, wait):
         WAITS[wait]()
 
 
+def test_a_copy_is_done_once(gpu):
+    source, stream = torch.ones(2).pin_memory(), torch.cuda.current_stream()
+    source.to("cuda", non_blocking=True)
+    first, later = stream.record_event(), stream.record_event()
+    first.synchronize()
+    source.fill_(2)
+    later.synchronize()
+
+
 def test_memory_that_is_not_pinned_is_copied_aside(gpu):
     source = torch.ones(2)
     found = source.to("cuda", non_blocking=True)

@@ -91,9 +91,10 @@ class Transfers:
         return any(each in self._open for each in transfers)
 
     def end(self, transfers: list[Transfer]) -> None:
-        """End copies, which the host waits for."""
+        """End copies, which the host waits for, unless they have ended."""
+        ending = [each for each in self._open if each in transfers]
         self._open = [each for each in self._open if each not in transfers]
-        for each in transfers:
+        for each in ending:
             each.end()
 
     def check(self, tensors: list[Tensor], stream: Stream) -> None:
