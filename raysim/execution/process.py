@@ -39,7 +39,6 @@ NEVER = -1
 DEVICE_ERRORS = ("CUDA error", "cuDNN error", "HIP error", "MIOpen error")
 FLOAT32 = ("fp32", "tf32")
 """Values of `engine.precision` without autocast."""
-NO_KERNEL = " does not have a deterministic implementation"
 GPU_DRIVERS = ("/proc/driver/nvidia/gpus", "/dev/kfd")
 """Places of the drivers of NVIDIA's and AMD's GPUs."""
 LARGEST_ON_HEAP = 32 * 2**20
@@ -265,21 +264,6 @@ def _no_cuda() -> str:
 def is_device_error(error: Exception) -> bool:
     """Return whether an error makes every later call on the GPU fail in this process."""
     return any(words in str(error) for words in DEVICE_ERRORS)
-
-
-def check_has_kernel(error: Exception) -> None:
-    """Check that an error is not torch's of an operation without a deterministic kernel.
-
-    Raises:
-        SettingsError: it is; the message names the operation and the setting.
-    """
-    name, words, _ = str(error).partition(NO_KERNEL)
-    if words:
-        raise SettingsError(
-            f"engine.deterministic=true: {name.split()[-1]}, which the network or the method calls,"
-            " has no deterministic kernel on a GPU; set engine.deterministic=false, or use another"
-            " layer"
-        ) from error
 
 
 def release_freed_memory() -> None:

@@ -28,6 +28,7 @@ from raysim.config import Settings
 from raysim.errors import ChangedInputError, MachineError, RaysimError, RunError
 from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.deployed_models import Making, own_model, tuned_model
+from raysim.execution.kernels import check_has_kernel, check_kernels
 from raysim.execution.messages import (
     AggregationMessage,
     EvaluationMessage,
@@ -37,7 +38,7 @@ from raysim.execution.messages import (
     WorkerResult,
 )
 from raysim.execution.partial_sum import Kept, PartialSum
-from raysim.execution.process import check_has_kernel, device_of, is_device_error
+from raysim.execution.process import device_of, is_device_error
 from raysim.execution.update_blocks import combined, measured, read_block
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation
@@ -136,6 +137,9 @@ class Worker:
             placed, settings.local, settings.engine.precision, recorder
         )
         samples = OpenedSamples(federation, self.device)
+        if settings.engine.deterministic and self.device.type == "cuda":
+            few = samples.first(2)._replace(scoring=federation.training or federation.scoring)
+            check_kernels(self.sequential, few)
         self._jobs = ClientJobs(settings, federation, spec.states, samples)
         self._updates = UpdateFiles(spec.updates)
         self._evaluated = spec.evaluated

@@ -326,36 +326,6 @@ def test_tensors_go_to_the_device_and_back_by_one_copy(gpu):
     assert torch.equal(mixed["w"], tensors["w"])
 
 
-class Pooling(nn.Module):
-    """Has a pooling whose gradient has no deterministic kernel on a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool, self.head = nn.AdaptiveAvgPool2d(2), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pool(x.view(-1, 1, 4, 4) * self.head.bias[0]).flatten(1))
-
-
-@pytest.mark.parametrize("stack", [0, 2])
-def test_a_layer_without_a_deterministic_kernel_names_the_setting(tmp_path, stack):
-    task = raysim.Task(
-        model=Pooling,
-        clients=[(np.ones((9, 16), np.float32), np.arange(9) % 3)] * 2,
-        test=(np.ones((9, 16), np.float32), np.arange(9) % 3),
-    )
-    own = {"engine.gpus_per_actor": 1.0, "engine.vectorize": stack, "fraction": 1.0}
-    said = (
-        "^engine.deterministic=true: _adaptive_avg_pool2d_backward, which the network or the method"
-        " calls, has no deterministic kernel on a GPU; set engine.deterministic=false, or use"
-    )
-    with CudaDevice(), pytest.raises(raysim.SettingsError, match=said):
-        raysim.run(make_settings(tmp_path / "strict", **own), task)
-    with CudaDevice():
-        loose = {**own, "engine.deterministic": False, "rounds": 1}
-        assert len(raysim.run(make_settings(tmp_path / "loose", **loose), task).metrics) == 1
-
-
 class Masked(nn.Module):
     """Keeps a mask of the batch's size outside its buffers."""
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import raysim
 from raysim.config import EngineSettings
 from raysim.execution.process import configure, device_of
+from raysim.federation import opened, pinned
 from raysim.federation.opened import memory_cap
+from tests.execution.test_kernels import train
 from tests.tasks import EQUAL, UNEQUAL, make_settings, make_task, model_of
 
 pytestmark = pytest.mark.cuda
@@ -40,6 +43,22 @@ def test_a_run_gives_the_same_bits_again(tmp_path, stack, precision):
         settings = make_settings(tmp_path / name, rounds=2, **own, **{"local.epochs": 5})
         raysim.run(settings, make_task(UNEQUAL))
     assert model_of(tmp_path / "first") == model_of(tmp_path / "second")
+
+
+def test_samples_that_do_not_stay_there_give_the_same_bits(tmp_path, monkeypatch):
+    own = {"engine.gpus_per_actor": 1.0, "rounds": 2}
+    raysim.run(make_settings(tmp_path / "stay", **own), make_task(UNEQUAL))
+    monkeypatch.setattr(opened, "RESIDENT_FRACTION", 0.0)
+    monkeypatch.setattr(pinned, "BUFFER_BYTES", 1000)
+    raysim.run(make_settings(tmp_path / "come", **own), make_task(UNEQUAL))
+    assert model_of(tmp_path / "stay") == model_of(tmp_path / "come")
+
+
+def test_a_layer_without_a_deterministic_kernel_is_named_before_the_first_round(tmp_path):
+    said = r"^engine.deterministic=true: \w*adaptive_avg_pool2d_backward\w*, which the network or"
+    with pytest.raises(raysim.SettingsError, match=said):
+        train(tmp_path / "run", nn.AdaptiveAvgPool2d(2))
+    assert not (tmp_path / "run").exists()
 
 
 def test_actors_on_halves_of_a_gpu_give_the_bits_of_one_process(tmp_path):
