@@ -25,6 +25,7 @@ from raysim.api.components import called, cause
 from raysim.api.differences import flat_values, split_stored
 from raysim.api.rules import Batch, Upload
 from raysim.config import Settings
+from raysim.display.units import in_fitting_unit
 from raysim.errors import ChangedInputError, MachineError, RaysimError, RunError
 from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.deployed_models import Making, own_model, tuned_model
@@ -190,10 +191,10 @@ class Worker:
         with suppress(Exception), self.watch("data"):  # else client by client, which tells whose
             gathered = self._jobs.gathered(message, stack)
         for client in stack:
-            with self._failures([client], stack), self.watch("data"):
+            with self._failures(message, [client], stack), self.watch("data"):
                 jobs[client] = self._jobs.job(message, client, gathered)
         results: list[StackResult] = []
-        with self._failures([*jobs], stack), self.watch("training"):
+        with self._failures(message, [*jobs], stack), self.watch("training"):
             if len(jobs) < len(stack) and not message.retry:
                 raise RunError("another client of its stack failed")
             if len(stack) > 1 and jobs:
@@ -217,19 +218,23 @@ class Worker:
             for number, upload, losses in uploads[first : first + at_a_time]:
                 client, job = trained.jobs[number]
                 if client not in message.arrived:
-                    with self._accepting(client, job, trained.stack):
+                    with self._accepting(trained, client, job):
                         ends.append((client, job, losses, self._begin(message, client, upload)))
             with self.watch("training"):
                 wait_for(self.device)
             seconds = trained.seconds()
             for client, job, losses, end in ends:
-                with self._accepting(client, job, trained.stack):
+                with self._accepting(trained, client, job):
                     end(_record(client, len(job.data.y), losses, seconds))
 
     @contextmanager
-    def _accepting(self, client: int, job: ClientJob, stack: tuple[int, ...]) -> Iterator[None]:
+    def _accepting(self, trained: _TrainedTogether, client: int, job: ClientJob) -> Iterator[None]:
         """Note the failure of a client whose upload is accepted."""
-        with self._failures([client], stack), self.watch("reduction"), blaming_samples(job.data):
+        with (
+            self._failures(trained.message, [client], trained.stack),
+            self.watch("reduction"),
+            blaming_samples(job.data),
+        ):
             yield
 
     def _accept_at_once(self, trained: _TrainedTogether) -> bool:
@@ -242,8 +247,11 @@ class Worker:
         if alone or not result.sent or len(rounds) > 1:
             return False
         sums = self._results["train"].sums.setdefault(rounds.pop(), PartialSum())
-        with self.watch("reduction"):
-            check = sums.check_stack(result.sent)
+        try:
+            with self.watch("reduction"):
+                check = sums.check_stack(result.sent)
+        except torch.OutOfMemoryError:  # one by one they take less
+            return False
         with self.watch("training"):
             wait_for(self.device)
         seconds = trained.seconds()
@@ -260,8 +268,15 @@ class Worker:
         return True
 
     @contextmanager
-    def _failures(self, clients: list[int], stack: tuple[int, ...]) -> Iterator[None]:
-        """Note the failure of clients; other clients must not fail with them."""
+    def _failures(
+        self, message: PassMessage, clients: list[int], stack: tuple[int, ...]
+    ) -> Iterator[None]:
+        """Note the failure of clients; other clients must not fail with them.
+
+        Raises:
+            MachineError: a stack does not fit into memory, and did not before: no fault of its
+                clients, which are not to be dropped.
+        """
         try:
             yield
         except MachineError:
@@ -274,9 +289,23 @@ class Worker:
             if is_device_error(error):
                 raise  # whoever comes next in this process fails too
             check_has_kernel(error)
+            if isinstance(error, torch.OutOfMemoryError) and len(stack) > 1 and message.retry:
+                raise MachineError(self._too_large(len(stack))) from error
             line = str(error) if isinstance(error, RaysimError) else cause(error)
             trace = traceback.format_exc()
             self._results["train"].failures += [Failure(c, line, trace, stack) for c in clients]
+
+    def _too_large(self, clients: int) -> str:
+        """Return what to do about a stack that does not fit into memory."""
+        engine, share = self._settings.engine, in_fitting_unit(memory_cap(self.device), "B")
+        more = f"raise engine.gpus_per_actor={engine.gpus_per_actor:g}"
+        if engine.gpus_per_actor == 1:
+            more = "end other processes on the GPU"
+        return (
+            f"engine.vectorize={engine.vectorize}: a stack of {clients} clients does not fit into"
+            f" the {share} of the GPU that this process may use: {more} for this run, or start a"
+            f" new one with engine.vectorize={clients // 2 if clients > 3 else 0}"
+        )
 
     def _begin(
         self, message: PassMessage, client: int, upload: Upload
