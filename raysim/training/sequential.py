@@ -54,6 +54,9 @@ from raysim.training.tail_average import TailAverage
 from raysim.training.tensor_update import TensorUpdate
 from raysim.training.update import Update
 
+MINUS_LR = "minus_lr"
+"""Name of the learning rate times -1 among the numbers of a step."""
+
 
 class SequentialTrainer:
     """Trains clients one after another on one resident network."""
@@ -86,7 +89,7 @@ class SequentialTrainer:
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
         # Numbers of the present client's steps, which CUDA graphs read where they are.
         like = at_least_float32(as_real(next(network.parameters(), torch.zeros(()))).detach())
-        self._numbers = {name: like.new_zeros(()) for name in ("minus_lr", "temperature")}
+        self._numbers = {name: like.new_zeros(()) for name in (MINUS_LR, *LocalValues._fields)}
         self._written = dict.fromkeys(self._numbers, 0.0)
         records = recorder or (self._device.type == "cpu" and can_record_steps())
         self._modules = [*network.modules()]
@@ -125,13 +128,13 @@ class SequentialTrainer:
         """Return the updates of a client's parameters, valid until the next client's."""
         if not self.on_gpu:
             return Update(self.local, self.optimizer, lr)
-        return TensorUpdate(self.local, self.optimizer, self.number("minus_lr", -lr))
+        return TensorUpdate(self.local, self.optimizer, self.number(MINUS_LR, -lr))
 
     def values(self, values: LocalValues) -> LocalValues:
         """Return a client's values as its steps see them, valid until the next client's."""
         if not self.on_gpu or values.keeps_loss:
             return values
-        return LocalValues(self.number("temperature", float(values.temperature)))
+        return LocalValues(*(self.number(n, float(v)) for n, v in values._asdict().items()))
 
     def number(self, name: str, value: float) -> Tensor:
         """Return a number of a client's steps as a tensor [], always the same one."""
@@ -255,14 +258,18 @@ class ClientTraining:
         self.update.start(self.detached_params, self.names, job.optimizer)
         other = job.data.scoring.reported or not self.rules.are_plain
         self.loss_is_objective = not other and job.values.keeps_loss
+        self._find_recordings()
+
+    def _find_recordings(self) -> None:
+        """Find what is recorded of these steps: on a GPU all of a step, else parts of it."""
         self.recorded_step: ClientSteps | None = None
+        before: Sequence[Transform] = self.before_momentum
         if isinstance(self.update, TensorUpdate):
-            changed = {"states": self.states, "update": self.update.tree()}
-            self.recorded_step = whole = self.recorded_steps(transforms, changed)
-            if whole:
-                self.states = whole.changed["states"]
-                self.update = self.update.on(whole.changed["update"])
-        before = () if isinstance(self.update, TensorUpdate) else self.before_momentum
+            before, changed = (), {"states": self.states, "update": self.update.tree()}
+            self.recorded_step = self.recorded_steps(self.rules.transforms, changed)
+            if self.recorded_step:
+                self.states = self.recorded_step.changed["states"]
+                self.update = self.update.on(self.recorded_step.changed["update"])
         self.recorded = None if self.recorded_step else self.recorded_steps(())
         self.recorded_direction = self.recorded_steps(before) if before else None
 
@@ -292,7 +299,12 @@ class ClientTraining:
         sizes: list[int] = []
         tail = self.tail_average()
         for batch in self.batches():
-            loss, value = self.step(batch)
+            if self.rules.transforms or self.rules.companions:
+                self.rng = self.trainer.rng_state()
+            taken = self.recorded_step and self.recorded_step.take(self.guarded_step, batch)
+            loss, value = taken or self.step(self.view, batch, self.taken_direction(batch))
+            if self.beside:
+                self.step_beside(batch)
             if tail:
                 tail.after_step([True])
             losses.append(loss)
@@ -302,13 +314,20 @@ class ClientTraining:
         self.trainer.network.bindings.check_parameters(detached)
         if tail and sizes:
             tail.settle()
-        kept = self.update.kept(self.names) if sizes else {}
+        upload = self.upload(len(sizes))
+        one = all(value is loss for value, loss in zip(objectives, losses, strict=True))
+        figures = torch.stack([*losses, *([] if one else objectives)]) if sizes else torch.empty(0)
+        figures = figures if one else figures.view(2, -1)
+        return upload, LocalLosses(read_later(figures), sizes)
+
+    def upload(self, steps: int) -> Upload:
+        """Return the upload after all steps."""
         trained = Trained(
-            steps=len(sizes),
+            steps=steps,
             lr=self.job.lr,
             states=self.states | {name: own.state for name, own in self.beside.items()},
             samples=self.job.data,
-            optimizer=kept,
+            optimizer=self.update.kept(self.names) if steps else {},
             solver=self.trainer.optimizer,
             transforms=self.rules.transforms,
             batching=self.trainer.local.batching,
@@ -319,10 +338,7 @@ class ClientTraining:
             gradient = partial(self.trainer.gradient, self.rules, self.view)
             upload = self.rules.finish(self.job.finishing(self.view, gradient), trained)
         self.given.check_left("finish")
-        one = all(value is loss for value, loss in zip(objectives, losses, strict=True))
-        figures = torch.stack([*losses, *([] if one else objectives)]) if sizes else torch.empty(0)
-        figures = figures if one else figures.view(2, -1)
-        return upload, LocalLosses(read_later(figures), sizes)
+        return upload
 
     def companions(self) -> dict[str, Beside[Update]]:
         """Return the rules' companions at their start, by name."""
@@ -371,19 +387,14 @@ class ClientTraining:
                 # A graph's x is aligned, which may choose kernels.
                 yield batch._replace(x=batch.x.clone()) if unaligned else batch
 
-    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Take one step; return the loss at T=1 and the objective before it."""
-        if self.rules.transforms or self.rules.companions:
-            self.rng = self.trainer.rng_state()
-        taken = self.recorded_step and self.recorded_step.take(self.guarded_step, batch)
-        loss, value = taken or self.after_direction(self.view, batch, self.taken_direction(batch))
+    def step_beside(self, batch: Batch) -> None:
+        """Take the step of the companions."""
         with torch.no_grad():
             for each in self.rules.companions:
                 companion, lr = self.beside[each.name], self.job.lr
                 companion.step(
                     *each.gradient(self.view, companion.tensors, batch, companion.state, lr)
                 )
-        return loss, value
 
     def taken_direction(self, batch: Batch) -> Sequence[Tensor]:
         """Return the result of `direction`, recorded if possible."""
@@ -396,10 +407,8 @@ class ClientTraining:
         """The states of the transforms before the momentum, in the order of `keys`."""
         return [self.states[name][key] for name, key in self.keys]
 
-    def after_direction(
-        self, view: View, batch: Batch, direction: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Take the rest of a step; return the loss at T=1 and the objective before it.
+    def step(self, view: View, batch: Batch, direction: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Take a step in a direction; return the loss at T=1 and the objective before it.
 
         Args:
             view: The client's view.
@@ -433,7 +442,7 @@ class ClientTraining:
         view = cast("ClientSteps", self.recorded_step).guarded
         taken = self.differentiate(view, batch)
         before = self.direction(view, taken, batch, self.states_before_momentum)
-        return self.after_direction(view, batch, before)
+        return self.step(view, batch, before)
 
     def guarded_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the result of `direction`, for a view that refuses reads of its other parts."""

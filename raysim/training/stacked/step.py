@@ -1,8 +1,8 @@
 """Step of a stack, as a function of tensors that changes them in place.
 
-Groups of one kind differ only in tensors, learning rates and temperatures among them, so the
-recording of one group can be replayed for the next ones, once their tensors are copied into the
-recorded ones.
+Groups of one kind differ only in tensors, among them learning rates and values of local training.
+So the recording of one group can be replayed for the next ones, once their tensors are copied into
+the recorded ones.
 
 Legend: K clients.
 """
