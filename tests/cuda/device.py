@@ -121,10 +121,13 @@ class CudaDevice:
             stack.callback(side_stream.cache_clear)
             for name, value in self._of_torch_cuda().items():
                 stack.enter_context(mock.patch.object(torch.cuda, name, value))
-            autocast = torch.autocast
+            autocast, is_enabled = torch.autocast, torch.is_autocast_enabled
+            dtype_of = torch.get_autocast_dtype
             for owner, name, value in (
                 (torch, "Generator", GeneratorOf),
                 (torch, "autocast", lambda kind, *given, **own: autocast("cpu", *given, **own)),
+                (torch, "is_autocast_enabled", lambda kind="cuda": is_enabled("cpu")),
+                (torch, "get_autocast_dtype", lambda kind: dtype_of("cpu")),
                 # cuDNN joins the weights of recurrent layers; a CPU has no such operation.
                 (torch.nn.RNNBase, "flatten_parameters", lambda layer: None),
                 (torch.nn.LSTM, "forward", _without_onednn(torch.nn.LSTM.forward)),

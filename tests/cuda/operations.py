@@ -38,6 +38,7 @@ NO_KERNEL = {
 KERNELS = {
     **{"convolution": 2, "convolution_backward": 3, "linalg_qr": 6, "topk": 4, "sort": 4},
     **{"randperm": 4, "nonzero": 3, "index_put_": 5, "embedding_dense_backward": 6},
+    "constant_pad_nd": 2,
 }
 """Kernels of operations of more than one."""
 FOREACH = 36

@@ -38,6 +38,7 @@ from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.batch_norm import Padding, with_padding
 from raysim.training.stacked.batches import padded_twice, stacked_batches
+from raysim.training.stacked.convolution import with_columns
 from raysim.training.stacked.cuda_graphs import recorder_on
 from raysim.training.stacked.stacks import (
     copy_tree,
@@ -63,8 +64,8 @@ class StackedTrainer:
         self.sequential = sequential
         self.padding = Padding()
         module = with_padding(copy.deepcopy(sequential.network.module), self.padding)
-        self.network = Network(module)
         device = next((p.device for p in module.parameters()), CPU)
+        self.network = Network(with_columns(module) if device.type == "cuda" else module)
         self.recorder = recorder_on(device, note)
         self.kept = KeptSteps(self.recorder)
 
