@@ -22,6 +22,7 @@ from raysim.numbers.arrays import Integers
 from raysim.numbers.layers import BATCH_NORMS
 from raysim.numbers.tensors import CPU
 from raysim.training.network import Network
+from raysim.training.stacked.convolution import column_bytes
 
 MAX_STACK = 256
 """Largest stack of "auto": more clients gain nothing once kernels fill the device."""
@@ -128,25 +129,24 @@ def stack_bytes(
         slots: Tensors that the optimizer keeps of each parameter.
         state: Bytes of a client's state.
     """
-    activations = 0
+    outputs: list[tuple[nn.Module, Tensor]] = []
 
-    def count(layer: nn.Module, given: Any, output: Any) -> None:
-        nonlocal activations
-        activations += sum(
-            t.numel() * t.element_size()
-            for t in (output if isinstance(output, tuple) else (output,))
-            if isinstance(t, Tensor)
-        )
+    def note(layer: nn.Module, given: Any, output: Any) -> None:
+        tensors = output if isinstance(output, tuple) else (output,)
+        outputs.extend((layer, t) for t in tensors if isinstance(t, Tensor))
 
     leaves = [layer for layer in module.modules() if not list(layer.children())]
-    hooks = [layer.register_forward_hook(count) for layer in leaves]
+    hooks = [layer.register_forward_hook(note) for layer in leaves]
     with torch.no_grad():
         Network(module).eval()(x.clone())
     for hook in hooks:
         hook.remove()
+    activations = sum(output.nbytes for _, output in outputs)
+    columns = [column_bytes(layer, output) for layer, output in outputs]  # hooked layers take none
     model = sum(p.numel() * p.element_size() for p in module.parameters())
     data = samples * x.numel() * x.element_size()
-    passing = max(FINISH_COPIES * model, ACTIVATION_COPIES * rows * activations)
+    of_sample = ACTIVATION_COPIES * activations + sum(columns) + 2 * max(columns, default=0)
+    passing = max(FINISH_COPIES * model, rows * of_sample)
     held = (STEP_COPIES + slots) * model + SAMPLE_COPIES * data + STATE_COPIES * state
     return StackBytes(UPLOAD_COPIES * model + WORKSPACES, math.ceil(held + passing))
 
