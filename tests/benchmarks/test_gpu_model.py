@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from tests.benchmarks.gpu import model
 from tests.benchmarks.gpu.costs import CostedDevice, Kernel
-from tests.benchmarks.gpu.counts import FEW, Counts, Part, count, last_round, read, written
+from tests.benchmarks.gpu.counts import FEW, Counts, Part, count, one_round, read, written
 from tests.benchmarks.gpu.model import HOSTS, Host, kernel_seconds, measured, round_seconds
+from tests.benchmarks.gpu.python_calls import PythonCalls
 from tests.benchmarks.gpu.work import FULL, System
 
 COUNTED, MEASURED = read(), measured()
@@ -44,17 +47,20 @@ def test_a_kernel_takes_the_longest_of_launch_bytes_and_flop(kernel, scale, seco
 
 
 def test_a_round_is_its_steps_its_clients_and_the_rest():
+    """A call of a function in Python takes 0.35 us."""
     small = {Kernel("other", 1, 4, 0): 10}  # 30 us
-    large = {Kernel("other", 1, 4.3e6, 0): 1}  # 3 us, 12 of four times as much: 4 us
+    large = {Kernel("other", 1, 4.3e6, 0): 1}  # 3 us; of four times as much 4 us
     host = Host(step=1e-3, call=1e-5, beside=1e-4)
-    alone = Counts(Part(5, 0, small), Part(3, 1e6, {}), Part(2, 0, small))
-    steps, clients = 2 * 7 * (1e-3 + 5e-5 + 3e-5), 2 * (3e-4 + 1e-4)
-    assert round_seconds(alone, host, 2, 7) == pytest.approx(steps + clients + 2e-4 + 3e-5)
-    stack = Counts(Part(5, 0, large), Part(3, 0, {}), Part(0, 0, {}), stack=2)
+    alone = Counts(Part(5, 100, 0, small), Part(3, 0, 1e6, {}), Part(2, 1000, 0, small))
+    steps, clients = 2 * 7 * (1e-3 + 5e-5 + 35e-6 + 3e-5), 2 * (3e-4 + 1e-4)
+    rest = 2e-4 + 35e-5 + 3e-5
+    assert round_seconds(alone, host, 2, 7) == pytest.approx(steps + clients + rest)
+    stack = Counts(Part(5, 0, 0, large), Part(3, 0, 0, {}), Part(0, 0, 0, {}), stack=2)
     expected = 7 * (1e-3 + 5e-5 + 4e-6) + 8 * 3e-4
     assert round_seconds(stack, host, 8, 7) == pytest.approx(expected)
-    hidden = Host(step=0, call=1e-6, beside=0, hidden=True)  # 5 us behind 30 us
-    assert round_seconds(alone, hidden, 1, 7) == pytest.approx(7 * 3e-5 + 1e-4 + 3e-5)
+    hidden = Host(step=0, call=1e-6, beside=0, hidden=True)  # 40 us of the host hide 30 us
+    found = round_seconds(alone, hidden, 1, 7)
+    assert found == pytest.approx(7 * 4e-5 + 1e-4 + 35e-5 + 3e-5)
 
 
 def test_kernels_of_a_step_by_hand():
@@ -92,8 +98,10 @@ def test_counts_of_few_clients_tell_those_of_more(tmp_path, monkeypatch):
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
     system = System("raysim", stack=FEW, graphs=True)
     counts = count(system, "2nn", 10)
-    whole = last_round(system, "2nn", 10, clients=4, steps=5)
+    whole = one_round(system, "2nn", 10, clients=4, steps=5)
     assert whole.calls == counts.round.calls + 4 * counts.client.calls + 5 * counts.step.calls
+    python = counts.round.python + 4 * counts.client.python + 5 * counts.step.python
+    assert whole.python == pytest.approx(python, rel=0.01)
     scaled = counts.round + counts.client * 4 + counts.step * 5
     for values in ("launches", "flop"):
         at_two, at_four = (
@@ -104,9 +112,25 @@ def test_counts_of_few_clients_tell_those_of_more(tmp_path, monkeypatch):
 
 
 def test_a_table_gives_what_was_written(tmp_path):
-    part = Part(3, 0.5, {Kernel("other", 1, 1e6, 0): 2, Kernel("other", 1, 5e5, 0): -1})
+    part = Part(3, 7, 0.5, {Kernel("other", 1, 1e6, 0): 2, Kernel("other", 1, 5e5, 0): -1})
     path = tmp_path / "table.toml"
     path.write_text(written("2nn", "graphs", Counts(part, part * 2, part, stack=2)))
     (found,) = read(path).values()
-    assert found.stack == 2 and found.client.calls == 6 and found.step.copied == 0.5
+    assert found.stack == 2 and found.client.calls == 6 and found.round.python == 7
+    assert found.step.copied == 0.5
     assert found.step.kernels == {Kernel("other", 2, 2e6, 0): 1, Kernel("other", 1, 5e5, 0): -1}
+
+
+def test_calls_of_python_are_those_of_own_functions_and_of_c():
+    def calls(body):
+        with (python := PythonCalls()).counting():
+            body()
+        return python.count
+
+    def own(n):
+        return n + 1
+
+    nothing, gpu = calls(lambda: None), CostedDevice()
+    assert calls(lambda: own(len("abc"))) == nothing + 2
+    assert calls(lambda: gpu.kernels) == nothing + 0  # of the device of CPU memory none count
+    assert sys.getprofile() is None
