@@ -402,6 +402,8 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, gpu = kwargs or {}, self._gpu
+        if isinstance(func, torch._ops.OpOverload):  # of C++ that a watch calls, with its devices
+            return func(*args, **kwargs)
         try:
             answer = self._answers.get(func)
         except TypeError:  # not hashable

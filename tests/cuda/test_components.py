@@ -13,7 +13,7 @@ from raysim.api.channel import STAGES
 from raysim.api.optimizer import OPTIMIZERS
 from raysim.api.server import SERVER_RULES
 from raysim.api.temperature import TEMPERATURES
-from tests.cuda.runs import DISTANCE, Runs, distance
+from tests.cuda.runs import DISTANCE, FEW, Runs, distance
 
 MORE: dict[str, dict[str, Any]] = {
     "attack=backdoor": {"attack.target": 0, "attack.size": 1},
@@ -67,3 +67,23 @@ def test_a_component_is_the_cpus(tmp_path, monkeypatch, case):
         expected = cpu.metrics[name].to_pylist()
         if not name.endswith("seconds") and isinstance(expected[-1], float):
             assert gpu.result.metrics[name].to_pylist() == pytest.approx(expected, rel=1e-3), name
+
+
+OF_STEPS: dict[str, dict[str, Any]] = {
+    "kept": {"local.keep": True, "local.optimizer": "adam", "rounds": 3, "local.lr": 0.01},
+    "clipped": {"local.clip_norm": 0.1, "local.momentum": 0.9, "local.nesterov": True},
+    "decayed": {"local.optimizer": "adamw", "local.weight_decay": 0.1, "local.lr": 0.01},
+    "averaged": {"local.tail_average": 0.5, "local.momentum": 0.5},
+    "bf16": {"engine.precision": "bf16"},
+    "steps": {"local.steps": 7, "local.epochs": 1},
+}
+
+
+@pytest.mark.parametrize("case", OF_STEPS)
+def test_settings_of_steps_are_in_their_graphs(tmp_path, monkeypatch, case):
+    runs = Runs(tmp_path, monkeypatch, "fedavg", "mlp", FEW, **OF_STEPS[case])
+    alone, recorded, stack, graphs = map(runs.on_gpu, ("alone", "recorded", "stack", "graphs"))
+    assert recorded.gpu.counts["replays"] > 0 < graphs.gpu.counts["replays"]
+    assert distance(alone.result, recorded.result) == distance(stack.result, graphs.result) == 0
+    assert distance(alone.result, stack.result) < (1e-3 if case == "bf16" else DISTANCE)
+    assert case == "bf16" or distance(runs.on_cpu(), alone.result) < DISTANCE

@@ -17,9 +17,9 @@ from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.selecting import sampling_of
 from raysim.driver.start.checks.preflight import initial_checkpoint
 from raysim.driver.start.stacking import decide_stack_size
+from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.worker import Worker
 from raysim.federation.federation import Federation
-from raysim.federation.opened import OpenedSamples
 from raysim.federation.task import from_task
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.tasks import SmallNet, small_task
@@ -183,20 +183,20 @@ def test_a_network_that_cannot_be_stacked_is_not_checked(tmp_path, groups):
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> raysim.Listener:
-    """Have the samples of client 3 fail to open in the second round, some times."""
-    left, opened = [0], OpenedSamples.client
+    """Have the job of client 3 fail in the second round, some times."""
+    left, made = [0], ClientJobs.job
 
-    def client(self: OpenedSamples, client: int) -> raysim.Batch:
+    def job(self: ClientJobs, message: Any, client: int, *given: Any) -> Any:
         if client == 3 and left[0]:
             left[0] -= 1
             raise OSError("a disk that stutters")
-        return opened(self, client)
+        return made(self, message, client, *given)
 
     class Arm(Notes):
         def round_done(self, row: Any) -> None:
             left[0] = times if row["round"] == 1 else 0
 
-    monkeypatch.setattr(OpenedSamples, "client", client)
+    monkeypatch.setattr(ClientJobs, "job", job)
     return Arm()
 
 

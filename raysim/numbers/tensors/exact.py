@@ -217,19 +217,18 @@ class ExactSum:
         factors = np.array(fractions) * SCALE
         rounds = bool((np.array(addend.largest) * factors <= 2.0**51).all())
         column = torch.from_numpy(factors).pin_memory().to(first.device, non_blocking=True)
-        for dtype, rows in addend.rows.items():
-            if not _is_summed(dtype):
-                self._take_maximum(dtype, rows.to(torch.int64).amax(0))
-                continue
-            if dtype not in self._totals:
-                self._totals[dtype] = rows.new_zeros(rows.shape[1], dtype=torch.int64)
-            for some, part in _blocks(*rows.shape):
-                scaled = rows[some, part].to(torch.float64, copy=True).mul_(column[some, None])
-                integers = (
-                    scaled.add_(ROUNDER).view(torch.int64) if rounds else scaled.round_().long()
-                )
-                self._totals[dtype][part] += integers.sum(0)
-            self._rounders[dtype] += len(rows) * rounds
+        added = {
+            dtype: _sum_of_rows(rows, column, rounds=rounds)
+            if _is_summed(dtype)
+            else rows.to(torch.int64).amax(0)
+            for dtype, rows in addend.rows.items()
+        }
+        for dtype, flat in added.items():  # not before memory has sufficed for all
+            if _is_summed(dtype):
+                _add(self._totals, dtype, flat)
+                self._rounders[dtype] += len(fractions) * rounds
+            else:
+                self._take_maximum(dtype, flat)
 
     def totals(self) -> dict[torch.dtype, Tensor]:
         """Return the total per dtype, int64 [n]: sums of floats times SCALE, maxima of integers.
@@ -346,6 +345,22 @@ def _scaled(totals: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
         np.multiply(block, factor, out=scaled[:n])
         result[start : start + n] = torch.from_numpy(scaled[:n])
     return result
+
+
+def _sum_of_rows(rows: Tensor, factors: Tensor, *, rounds: bool) -> Tensor:
+    """Return the sum [n] of rows [K, n] times factors [K], each value rounded to int64.
+
+    Args:
+        rows: The rows.
+        factors: The factors, in float64.
+        rounds: Whether values are rounded by ROUNDER, whose bits the sum then has once a row.
+    """
+    total = rows.new_zeros(rows.shape[1], dtype=torch.int64)
+    for some, part in _blocks(*rows.shape):
+        scaled = rows[some, part].to(torch.float64, copy=True).mul_(factors[some, None])
+        integers = scaled.add_(ROUNDER).view(torch.int64) if rounds else scaled.round_().long()
+        total[part] += integers.sum(0)
+    return total
 
 
 def _blocks(clients: int, size: int) -> Iterator[tuple[slice, slice]]:
