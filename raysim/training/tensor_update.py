@@ -20,6 +20,7 @@ from torch.func import vmap
 from raysim.api.optimizer import STEP, Optimizer
 from raysim.config import LocalSettings
 from raysim.numbers.tensors import Groups, Tensors, as_real, like
+from raysim.numbers.tensors.torch_private import foreach_add_
 from raysim.training.update import Update, kept_slot, scaled_to
 
 ELEMENTWISE = "raysim.optimizers."
@@ -204,6 +205,9 @@ class TensorUpdate(Update):
 
     def move(self, params: list[Tensor], directions: list[Tensor]) -> None:
         """Move the parameters against the directions."""
+        if not (self.minus_lr.is_cuda or self.minus_lr.dim()):  # a CPU's is slow with a tensor
+            foreach_add_(params, directions, float(self.minus_lr))
+            return
         for param, direction in zip(map(as_real, params), map(as_real, directions), strict=True):
             # Rounds once, as an addition with a number as factor.
             param.addcmul_(direction, beside_stack(self.minus_lr, param).to(param.dtype))

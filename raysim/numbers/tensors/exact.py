@@ -225,7 +225,8 @@ class ExactSum:
         }
         for dtype, flat in added.items():  # not before memory has sufficed for all
             if _is_summed(dtype):
-                _add(self._totals, dtype, flat)
+                if (total := self._totals.setdefault(dtype, flat)) is not flat:
+                    total += flat
                 self._rounders[dtype] += len(fractions) * rounds
             else:
                 self._take_maximum(dtype, flat)
