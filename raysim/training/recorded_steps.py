@@ -15,7 +15,9 @@ recording.
 The criterion and the penalties of a method are part of a step, and so are its transforms before
 the momentum: one script serves all rules of the same key (`rule_keys`) on groups of tensors of the
 same layout. A transform that computes another gradient is not recorded; the script then covers
-only the two gradients.
+only the two gradients. A graph has the rest of the step, too: the optimizer with its slots, the
+move, and transforms after the momentum. It reads the learning rate and the client's values from
+tensors, and changes its own copies of slots and states, which a client's are copied into.
 """
 
 from __future__ import annotations
