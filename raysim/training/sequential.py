@@ -265,7 +265,12 @@ class ClientTraining:
         self.recorded_step: ClientSteps | None = None
         before: Sequence[Transform] = self.before_momentum
         if isinstance(self.update, TensorUpdate):
-            before, changed = (), {"states": self.states, "update": self.update.tree()}
+            # Each apart, as steps change it in place: it may start as another one or as given.
+            states = {
+                name: {key: tensor.detach() for key, tensor in own.items()}
+                for name, own in self.states.items()
+            }
+            before, changed = (), {"states": states, "update": self.update.tree()}
             self.recorded_step = self.recorded_steps(self.rules.transforms, changed)
             if self.recorded_step:
                 self.states = self.recorded_step.changed["states"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from raysim.api.method import METHODS
+from raysim.api.rules import Rules, Tensors, Transform, View
+from raysim.methods.fedavg import FedAvg
 from tests.cuda.runs import DISTANCE, FEW, Runs, distance
 from tests.methods.test_contract import UNSUPPORTED
 
@@ -54,3 +57,35 @@ def test_a_method_alone_is_the_cpus_and_a_graph_is_its_steps(tmp_path, monkeypat
     assert losses[0] == losses[1]
     assert (recorded.gpu.counts["replays"] > 0) == (method != "fedasync")
     assert not [note for note in recorded.notes if "does not give its bits" in note]
+
+
+class Starting(FedAvg):
+    """Two momenta that start as one tensor of zeros, and a mean that starts as the model sent."""
+
+    def rules(self) -> Rules:
+        return Rules(transforms=(Transform("two", _lean, _one_start),))
+
+
+def _one_start(view: View) -> Tensors:
+    zeros = {name: torch.zeros_like(view.params[name]) for name in view.trainable}
+    first = {f"{place}/{name}": zeros[name] for name in zeros for place in "ab"}
+    return first | {f"mean/{name}": view.broadcast["model"][name] for name in zeros}
+
+
+def _lean(view: View, gradients: Tensors, batch: object, state: Tensors) -> tuple[Tensors, Tensors]:
+    new, taken = {}, {}
+    for name, gradient in gradients.items():
+        new[f"a/{name}"] = 0.9 * state[f"a/{name}"] + gradient
+        new[f"b/{name}"] = 0.5 * state[f"b/{name}"] - gradient
+        new[f"mean/{name}"] = 0.9 * state[f"mean/{name}"] + 0.1 * view.params[name].detach()
+        pull = state[f"mean/{name}"] - view.broadcast["model"][name]
+        taken[name] = new[f"a/{name}"] - 0.5 * new[f"b/{name}"] + 0.3 * pull
+    return taken, new
+
+
+def test_states_that_start_as_one_tensor_go_apart(tmp_path, monkeypatch):
+    runs = Runs(tmp_path, monkeypatch, f"{__name__}:Starting", "mlp", FEW)
+    cpu, alone, recorded = runs.on_cpu(), runs.on_gpu("alone"), runs.on_gpu("recorded")
+    assert recorded.gpu.counts["replays"] > 0
+    assert distance(cpu, alone.result) < DISTANCE
+    assert distance(alone.result, recorded.result) == 0
