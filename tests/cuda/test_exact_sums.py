@@ -74,3 +74,25 @@ def test_a_stack_with_a_value_that_one_client_must_explain_is_taken_one_by_one(d
     tensors["b"][3, 1] = value
     with CudaDevice():
         assert StackAddend.later({name: t.to(device) for name, t in tensors.items()})() is None
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1e-4])  # the smaller one is rounded by an addend
+def test_a_client_with_larger_values_adds_all_its_tensors_on_the_device(fraction):
+    tensors = {"a": torch.tensor(1.5), "b": torch.tensor([-1.0, 2e5, 3.0])}
+
+    def mean_of(tensors: Tensors) -> dict[str, torch.Tensor]:
+        total = ExactSum(Layout.of(tensors))
+        total.add(Addend.of(total.layout, tensors), fraction)
+        total.finish()
+        return total.mean(1, 1)
+
+    expected = mean_of(tensors)
+    with CudaDevice():
+        found = mean_of({name: tensor.cuda() for name, tensor in tensors.items()})
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("tensor", [torch.arange(6).view(3, 2), torch.zeros(3, 0)])
+def test_a_stack_of_integers_or_of_nothing_has_a_sum(tensor):
+    addend = StackAddend.later({"n": tensor})()
+    assert addend and addend.largest == [0.0] * 3

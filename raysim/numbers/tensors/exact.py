@@ -157,7 +157,7 @@ class StackAddend:
 
         def read() -> StackAddend | None:
             magnitudes = [each().tolist() for each in asked]
-            largest = [*map(max, *magnitudes, [0.0] * stack[0])]
+            largest = [max(each) for each in zip(*magnitudes, [0.0] * stack[0], strict=True)]
             finite = all(m <= LIMIT for of_dtype in magnitudes for m in of_dtype)
             return cls(layout, rows, largest) if finite else None
 
@@ -194,13 +194,13 @@ class ExactSum:
             totals, factor = self._totals[dtype], fraction * SCALE
             if addend.largest * factor <= 2.0**51:
                 if totals.is_cuda:
-                    scaled = flats[0].to(torch.float64, copy=True).mul_(factor)
+                    scaled = _joined(flats).to(torch.float64, copy=True).mul_(factor)
                     totals += scaled.add_(ROUNDER).view(torch.int64)
                 else:
                     _add_with_rounder(totals, flats, factor)
                 self._rounders[dtype] += 1
             else:
-                totals += _rounded(torch.cat([*flats]) if flats[1:] else flats[0], factor)
+                totals += _rounded(_joined(flats), factor)
         for key, values in addend.coarse.items():
             _add(self._coarse, key, _rounded(values, fraction * SCALE * 2.0 ** (-STEP * key.k)))
 
@@ -409,6 +409,11 @@ def _finest_and_coarse(
             coarse |= {Coarse(dtype, start, k): values for k, values in by_k.items()}
             start += len(flat)
     return fine, coarse
+
+
+def _joined(flats: Sequence[Tensor]) -> Tensor:
+    """Return flat tensors as one, a copy unless there is only one."""
+    return torch.cat([*flats]) if flats[1:] else flats[0]
 
 
 def _rounded(values: Tensor, factor: float) -> Tensor:
