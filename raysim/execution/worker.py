@@ -264,8 +264,10 @@ class Worker:
                 records.append(_record(client, len(job.data.y), losses, seconds) | values)
                 weight = message.weight(client, int(self._sizes[client]))
                 shares.append((weight, weight / entry.total_weight * entry.discount))
-            sums.add_stack(records, addend, shares, self.sequential.network.frozen_names)
-        return True
+            with suppress(torch.OutOfMemoryError):  # then nothing is added
+                sums.add_stack(records, addend, shares, self.sequential.network.frozen_names)
+                return True
+        return False
 
     @contextmanager
     def _failures(

@@ -10,6 +10,7 @@ import torch
 import raysim
 from raysim.errors import MachineError
 from raysim.execution.partial_sum import PartialSum
+from raysim.numbers.tensors import exact
 from raysim.training.stacked import cuda_graphs
 from raysim.training.stacked.cuda_graphs import CudaRecording
 from raysim.training.stacked.trainer import StackedTrainer
@@ -77,16 +78,19 @@ def test_a_stack_that_does_not_fit_once_is_trained_again(tmp_path, short):
     assert model_of(tmp_path / "again") == model_of(tmp_path / "whole")
 
 
-def test_a_stack_whose_sum_does_not_fit_is_added_client_by_client(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("owner", "name"), [(PartialSum, "check_stack"), (exact, "_sum_of_rows")])
+def test_a_stack_whose_sum_does_not_fit_is_added_client_by_client(
+    tmp_path, monkeypatch, owner, name
+):
     task = make_task(SIZES)
     with CudaDevice():
         raysim.run(settings_of(tmp_path / "roomy"), task)
-        monkeypatch.setattr(PartialSum, "check_stack", refuse)
+        monkeypatch.setattr(owner, name, refuse)
         raysim.run(settings_of(tmp_path / "short"), task)
     assert model_of(tmp_path / "short") == model_of(tmp_path / "roomy")
 
 
-def refuse(self, *given):
+def refuse(*given, **named):
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
