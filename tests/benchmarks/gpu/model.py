@@ -103,6 +103,7 @@ STACKS = {
 }
 """Goals of stacks, by their clients."""
 NETWORKS = (*STACKS, "char-lstm")
+"""Networks that can be counted; by default those with stacks."""
 
 
 def kernel_seconds(kernel: Kernel, scale: float = 1.0) -> float:
@@ -172,7 +173,7 @@ def row(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table of the code as it is."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=[*STACKS])
     options = parser.parse_args(arguments)
     calls = ("calls of a step", "of a client", "of a round")
     print(heading("network", "stack", "steps", *calls, "estimated", "at best", "goal"))
