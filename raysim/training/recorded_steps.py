@@ -199,7 +199,7 @@ class StepsOfKind:
         self._modules, self._generators, self.recorder = modules, generators, recorder
         self._kept: Tree | None = None
         self.records = True
-        """False once no step of this kind can be recorded."""
+        """False once steps were tried, and none of this kind could be recorded."""
         self._steps: Counter[Hashable] = Counter()
         self._tried: dict[Hashable, Script] = {}
         self.scripts: dict[Hashable, Script | None] = {}
@@ -249,7 +249,7 @@ class StepsOfKind:
                 agrees = self._agrees(script, step, batch, tensors, states)
                 script = script if agrees else None
             self.scripts[shape] = script
-            self.records = script is not None
+            self.records = any(self.scripts.values())
         return self.scripts[shape]
 
     def _agrees(
@@ -392,8 +392,6 @@ class _StepSnapshot:
 def _graph_of(recorder: GraphRecorder, step: Step, batch: Batch) -> Script:
     """Return a CUDA graph of a step without states, with the arguments and results of a script.
 
-    The next step overwrites the results, except the losses.
-
     Raises:
         UnrecordableError: the step cannot be recorded.
     """
@@ -407,8 +405,8 @@ def _graph_of(recorder: GraphRecorder, step: Step, batch: Batch) -> Script:
 
     def script(x: Tensor, y: Tensor, *_: Tensor) -> Sequence[Tensor]:
         loss, value, *rest = graph({"x": x, "y": y})
-        kept = loss.clone()
-        return kept, kept if value is loss else value.clone(), *rest
+        kept = loss.clone()  # the next step overwrites what the graph returns
+        return kept, kept if value is loss else value.clone(), *(each.clone() for each in rest)
 
     return script
 

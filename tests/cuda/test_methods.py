@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from raysim.api.method import METHODS
-from raysim.api.rules import Rules, Tensors, Transform, View
+from raysim.api.rules import Batch, Outputs, Rules, Tensors, Transform, View
 from raysim.methods.fedavg import FedAvg
 from tests.cuda.runs import DISTANCE, FEW, Runs, distance
 from tests.methods.test_contract import UNSUPPORTED
@@ -72,7 +73,7 @@ def _one_start(view: View) -> Tensors:
     return first | {f"mean/{name}": view.broadcast["model"][name] for name in zeros}
 
 
-def _lean(view: View, gradients: Tensors, batch: object, state: Tensors) -> tuple[Tensors, Tensors]:
+def _lean(view: View, gradients: Tensors, batch: Batch, state: Tensors) -> tuple[Tensors, Tensors]:
     new, taken = {}, {}
     for name, gradient in gradients.items():
         new[f"a/{name}"] = 0.9 * state[f"a/{name}"] + gradient
@@ -89,3 +90,48 @@ def test_states_that_start_as_one_tensor_go_apart(tmp_path, monkeypatch):
     assert recorded.gpu.counts["replays"] > 0
     assert distance(cpu, alone.result) < DISTANCE
     assert distance(alone.result, recorded.result) == 0
+
+
+class Previous(FedAvg):
+    """Adds the last step's gradient by a function that no key names, so that it is not recorded."""
+
+    def rules(self) -> Rules:
+        def lean(
+            view: View, gradients: Tensors, batch: Batch, state: Tensors
+        ) -> tuple[Tensors, Tensors]:
+            return {n: gradient + 0.9 * state[n] for n, gradient in gradients.items()}, gradients
+
+        return Rules(transforms=(Transform("previous", lean, _zeros),))
+
+
+def _zeros(view: View) -> Tensors:
+    return {name: torch.zeros_like(view.params[name]) for name in view.trainable}
+
+
+def test_a_gradient_that_a_state_keeps_is_that_of_its_step(tmp_path, monkeypatch):
+    runs = Runs(tmp_path, monkeypatch, f"{__name__}:Previous", "mlp", FEW)
+    cpu, alone, recorded = runs.on_cpu(), runs.on_gpu("alone"), runs.on_gpu("recorded")
+    assert recorded.gpu.counts["replays"] > 0
+    assert distance(cpu, alone.result) < DISTANCE
+    assert distance(alone.result, recorded.result) == 0
+
+
+class Choosy(FedAvg):
+    """Reads a value where a batch is small, so that a step on it cannot be recorded."""
+
+    def rules(self) -> Rules:
+        return Rules(criterion=_read_of_few)
+
+
+def _read_of_few(view: View, outputs: Outputs, batch: Batch) -> Tensor:
+    loss = batch.loss(outputs.logits)
+    return loss * 1.0 if len(batch.y) < 8 and float(loss.detach()) > 0 else loss
+
+
+def test_steps_on_other_batches_are_recorded_where_those_on_some_cannot_be(tmp_path, monkeypatch):
+    steps = {"local.epochs": 12}
+    runs = Runs(tmp_path, monkeypatch, f"{__name__}:Choosy", "mlp", (18, 18, 16, 16), **steps)
+    recorded = runs.on_gpu("recorded")
+    full = 2 * 12 * 4 * 2  # batches of 8
+    assert recorded.gpu.counts["replays"] > full - 12
+    assert distance(runs.on_gpu("alone").result, recorded.result) == 0
