@@ -180,7 +180,8 @@ class Batch(NamedTuple):
 class LocalValues(NamedTuple):
     """Values of local training that a run chooses for a client in a round, besides its rate.
 
-    In a stack of clients that differ in one, it is a tensor [].
+    On a GPU, and in a stack of clients that differ in one, a value is a tensor [] (a T of 1, the
+    default, is a number): rules that ask for it as a number are not recorded.
 
     Attributes:
         temperature: T, the divisor of the logits in a criterion; in a criterion [B, 1] where it
@@ -468,7 +469,7 @@ class Transform:
     Attributes:
         name: Names its state; unique among the transforms of a client.
         update: `update(view, gradients, batch, state)`: returns the changed gradients and the next
-            state, both of the same names and shapes as before.
+            state, both of the same names, shapes and dtypes as before.
         init: `init(view)`: returns the state before the first step.
         term: Key in the state of a term; its gradient is added, and the reported objective has it.
         after_momentum: Whether it changes the step's direction after the momentum; else it changes
@@ -516,7 +517,7 @@ class Rules:
     """Rules of a client in a pass; every default is plain SGD on the task's loss.
 
     `criterion`, penalties and the transforms' `update` must depend on their arguments and on the
-    method's fields alone: on a CPU, and stacked on a GPU, they are replayed without their Python.
+    method's fields alone: on a CPU and on a GPU, they are replayed without their Python.
     They may write into buffers of `view.params` in place, which are then the client's.
 
     Attributes:

@@ -22,6 +22,7 @@ from raysim.federation.evaluation_sets import EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.pinned import PinnedRing
 from raysim.numbers.tensors import aligned
+from raysim.numbers.tensors.later import sent_to
 from raysim.numbers.tensors.packed import as_tensor
 from raysim.samples.arrow import ConcatArray
 from raysim.samples.client_indices import Indices
@@ -178,7 +179,7 @@ class OpenedSamples:
 
 
 def _selected(whole: Batch, positions: Indices) -> Batch:
-    chosen = torch.from_numpy(positions).to(whole.y.device)
+    chosen = sent_to(whole.y.device, positions)
     return whole._replace(x=_rows(whole.x, chosen), y=_rows(whole.y, chosen))
 
 
@@ -220,7 +221,7 @@ class _Samples:
             return _brought(self.x, rows, ring), _brought(self.y, rows, ring)
         if isinstance(rows, slice):
             return aligned(_part(self.x, rows)), self.y[rows]
-        rows = rows.to(self.y.device)
+        rows = sent_to(self.y.device, rows.numpy())
         return _part(self.x, rows), _rows(self.y, rows)
 
 

@@ -23,7 +23,7 @@ class PinnedRing:
             device: The GPU.
         """
         self._device = device
-        self._buffers = [torch.empty(0, dtype=torch.uint8)] * 2
+        self._memory = [torch.empty(0, dtype=torch.uint8)] * 2
         self._copied = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
         self._turn = 0
 
@@ -54,7 +54,7 @@ class PinnedRing:
         """Return `nbytes` bytes of the next buffer, once its copy is done."""
         self._turn = 1 - self._turn
         self._copied[self._turn].synchronize()
-        if self._buffers[self._turn].nbytes < nbytes:
+        if self._memory[self._turn].nbytes < nbytes:
             size = max(nbytes, BUFFER_BYTES)
-            self._buffers[self._turn] = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        return self._buffers[self._turn][:nbytes]
+            self._memory[self._turn] = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return self._memory[self._turn][:nbytes]

@@ -27,7 +27,7 @@ from raysim.api.rules import (
     View,
     only_in_finish,
 )
-from raysim.numbers.arrays import Array, Integers
+from raysim.numbers.arrays import Integers
 from raysim.numbers.seeds import owned_generator, stream, torch_seed
 from raysim.numbers.tensors import CPU, Groups
 
@@ -169,14 +169,6 @@ def losses_of_stack(read: Callable[[], Tensor], sizes: Integers) -> list[LocalLo
         return LocalLosses(lambda: read_once()[taken, :, k].T, sizes[k][taken].tolist())
 
     return [of_client(k) for k in range(len(sizes))]
-
-
-def sent_to(device: torch.device, numbers: Array) -> Tensor:
-    """Return an array on a device; the host does not wait for a GPU."""
-    tensor = torch.from_numpy(numbers)
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def batch_bounds(n: int, batching: Batching, join_single: bool) -> Bounds:

@@ -158,17 +158,17 @@ class ClientSteps:
         self._detached = [tensor.detach() for tensor in tensors]
 
     def take(
-        self, step: Step, batch: Batch, states: Sequence[Tensor] = ()
+        self, step: Step, batch: Batch, states: Sequence[Tensor] = (), joined: int = 1
     ) -> Sequence[Tensor] | None:
         """Take a step by its script and return the result; None without a script."""
-        script = self._kind.find(step, batch, self._tensors, states)
+        script = self._kind.find(step, batch, self._tensors, states, joined)
         return script(batch.x, batch.y, *self._detached, *states) if script else None
 
     def take_at(self, points: Sequence[Tensor], batch: Batch) -> Sequence[Tensor] | None:
         """Take a step by its script at other tensors than the network's; None without a script."""
         if self._kind.recorder:  # a graph is of the network's own tensors
             return None
-        script = self._kind.scripts.get((batch.x.shape,))
+        script = self._kind.scripts.get((batch.x.shape, 1))
         others = self._detached[len(points) :]
         return script(batch.x, batch.y, *points, *others) if script else None
 
@@ -220,7 +220,12 @@ class StepsOfKind:
         return self._kept
 
     def find(
-        self, step: Step, batch: Batch, tensors: Sequence[Tensor], states: Sequence[Tensor]
+        self,
+        step: Step,
+        batch: Batch,
+        tensors: Sequence[Tensor],
+        states: Sequence[Tensor],
+        joined: int = 1,
     ) -> Script | None:
         """Return a script of a step, or None if the step itself must be taken.
 
@@ -229,12 +234,13 @@ class StepsOfKind:
             batch: The next batch.
             tensors: The tensors that the step may read and change, besides the batch.
             states: States returned by the previous step; of the same shapes in every step.
+            joined: The number of steps that it is, on as many batches that are joined in one.
 
         Returns:
             A function of `batch.x`, `batch.y`, the detached tensors and the states. It changes the
             same tensors and returns the same values as the step.
         """
-        shape = (batch.x.shape, *(state.stride() for state in states))
+        shape = (batch.x.shape, *(state.stride() for state in states), joined)
         if shape not in self.scripts:
             self._steps[shape] += 1
             if self._steps[shape] <= (steps_before() if self.recorder else STEPS_BEFORE):
@@ -272,6 +278,10 @@ class StepsOfKind:
             agrees = all(map(_same_bits, taken, ran))
         except MachineError:
             raise
+        except torch.OutOfMemoryError:
+            if self.recorder:
+                self.recorder.give_up()
+            return False
         except Exception:  # noqa: S110 - of any kind, as below
             pass
         finally:
@@ -304,6 +314,10 @@ class StepsOfKind:
             return script if self._agrees(script, step, batch, tensors, states) else None
         except MachineError:
             raise
+        except torch.OutOfMemoryError:
+            if self.recorder:
+                self.recorder.give_up()
+            return None
         except Exception:  # of any kind: the step itself is taken next and raises its own errors
             return None
         finally:

@@ -1,13 +1,14 @@
 """Local training, one client at a time.
 
 A real module with autograd, in-place updates of all parameters at once and one gather per epoch; on
-a CPU, repeated steps run as scripts, which do the same without autograd. The network stays
+a CPU, repeated steps run as scripts, and on a GPU as CUDA graphs, which do the same without
+autograd; several steps on batches of one size share a graph. The network stays
 resident; a client costs a copy of the broadcast model into it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -30,8 +31,8 @@ from raysim.api.rules import (
 )
 from raysim.config import LocalSettings
 from raysim.numbers.given import Given
-from raysim.numbers.tensors import CPU, Tensors, as_real, at_least_float32
-from raysim.numbers.tensors.later import read_later
+from raysim.numbers.tensors import CPU, Tensors, as_real
+from raysim.numbers.tensors.later import read_later, sent_to
 from raysim.numbers.tensors.sets import ALIGNMENT
 from raysim.numbers.tensors.torch_private import can_record_steps, gradients_of
 from raysim.training.companions import Beside
@@ -41,7 +42,6 @@ from raysim.training.job import (
     LocalLosses,
     batch_bounds,
     iterate_epochs,
-    sent_to,
     steps_of,
 )
 from raysim.training.network import Network
@@ -54,6 +54,11 @@ from raysim.training.tail_average import TailAverage
 from raysim.training.tensor_update import TensorUpdate
 from raysim.training.update import Update
 
+JOINED = (16, 4)
+"""Numbers of steps on batches of one size that one CUDA graph may take, the largest first.
+
+A launch is shared by them: a small network's step takes less time than a launch.
+"""
 MINUS_LR = "minus_lr"
 """Name of the learning rate times -1 among the numbers of a step."""
 
@@ -88,19 +93,17 @@ class SequentialTrainer:
         if self._device.type == "cuda":
             self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
         # Numbers of the present client's steps, which CUDA graphs read where they are.
-        like = at_least_float32(as_real(next(network.parameters(), torch.zeros(()))).detach())
-        self._numbers = {name: like.new_zeros(()) for name in (MINUS_LR, *LocalValues._fields)}
+        dtype = type_of_numbers(network.parameters())
+        self._numbers = {
+            name: torch.zeros((), dtype=dtype, device=self._device)
+            for name in (MINUS_LR, *LocalValues._fields)
+        }
         self._written = dict.fromkeys(self._numbers, 0.0)
         records = recorder or (self._device.type == "cpu" and can_record_steps())
         self._modules = [*network.modules()]
         self.recorded = (
             RecordedSteps(self._modules, self._generators, recorder) if records else None
         )
-
-    @property
-    def records_graphs(self) -> bool:
-        """True if steps are recorded as CUDA graphs."""
-        return self._recorder is not None and self._recorder.works
 
     def run(self, job: ClientJob) -> tuple[Upload, LocalLosses]:
         """Train one client; return its upload and its losses."""
@@ -303,25 +306,32 @@ class ClientTraining:
         objectives: list[Tensor] = []
         sizes: list[int] = []
         tail = self.tail_average()
-        for batch in self.batches():
-            if self.rules.transforms or self.rules.companions:
-                self.rng = self.trainer.rng_state()
-            taken = self.recorded_step and self.recorded_step.take(self.guarded_step, batch)
-            loss, value = taken or self.step(self.view, batch, self.taken_direction(batch))
-            if self.beside:
-                self.step_beside(batch)
-            if tail:
-                tail.after_step([True])
-            losses.append(loss)
-            objectives.append(value)
-            sizes.append(len(batch.y))
+        joins = bool(self.recorded_step and not (tail or self.beside))
+        for batch, joined in self.joined_batches() if joins else self.single_batches():
+            sizes += [len(batch.y) // joined] * joined
+            if joined > 1 and (pair := self.take_joined(batch, joined)):
+                losses.append(pair[0])
+                objectives.append(pair[1])
+                continue
+            for each in self.parts(batch, joined) if joined > 1 else (batch,):
+                if self.rules.transforms or self.rules.companions:
+                    self.rng = self.trainer.rng_state()
+                taken = self.recorded_step and self.recorded_step.take(self.guarded_step, each)
+                loss, value = taken or self.step(self.view, each, self.taken_direction(each))
+                if self.beside:
+                    self.step_beside(each)
+                if tail:
+                    tail.after_step([True])
+                losses.append(loss)
+                objectives.append(value)
         detached = dict(zip(self.names, self.detached_params, strict=True))
         self.trainer.network.bindings.check_parameters(detached)
         if tail and sizes:
             tail.settle()
         upload = self.upload(len(sizes))
         one = all(value is loss for value, loss in zip(objectives, losses, strict=True))
-        figures = torch.stack([*losses, *([] if one else objectives)]) if sizes else torch.empty(0)
+        flat = [each.view(-1) for each in (*losses, *([] if one else objectives))]
+        figures = torch.cat(flat) if sizes else torch.empty(0)
         figures = figures if one else figures.view(2, -1)
         return upload, LocalLosses(read_later(figures), sizes)
 
@@ -372,25 +382,61 @@ class ClientTraining:
             self.trainer.network.has_batchnorm,
         )
 
-    def batches(self) -> Iterator[Batch]:
-        """Yield the batches of all steps."""
+    def single_batches(self) -> Iterator[tuple[Batch, int]]:
+        """Yield the batches of all steps, each as one."""
         bounds = self.bounds()
-        return islice(self._batches(bounds), steps_of(self.job.epochs, len(bounds)))
+        batches = (each for epoch in self.epochs(bounds) for each in self.split(epoch, bounds))
+        return ((batch, 1) for batch in islice(batches, steps_of(self.job.epochs, len(bounds))))
 
-    def _batches(self, bounds: Bounds) -> Iterator[Batch]:
+    def joined_batches(self) -> Iterator[tuple[Batch, int]]:
+        """Yield the batches of all steps; those of one size joined, with how many they are."""
+        bounds = self.bounds()
+        left, size = steps_of(self.job.epochs, len(bounds)), bounds[0][1]
+        alike = len(bounds) if bounds[-1][1] - bounds[-1][0] == size else len(bounds) - 1
+        for epoch in self.epochs(bounds):
+            at = 0
+            while at < len(bounds) and left:
+                most = min(alike - at, left)
+                joined = next((number for number in JOINED if number <= most), 1)
+                start, stop = bounds[at][0], bounds[at + joined - 1][1]
+                x = epoch.x[start:stop]
+                x = x.clone() if joined == 1 and self.starts_unaligned(x, bounds) else x
+                yield epoch._replace(x=x, y=epoch.y[start:stop]), joined
+                at, left = at + joined, left - joined
+
+    def epochs(self, bounds: Bounds) -> Iterator[Batch]:
+        """Yield the samples of each epoch in their order."""
         data, used = self.job.data, bounds[-1][1]
         buffer = self.trainer.buffer(data, used)
-        sizes = [stop - start for start, stop in bounds]
-        row = buffer.x[0].nbytes if self.trainer.records_graphs else 0
-        unaligned = any(start * row % ALIGNMENT for start, _ in bounds)
         for inputs, order in iterate_epochs(self.job, bounds):
             index = sent_to(data.y.device, order[:used])
             x = torch.index_select(inputs, 0, index, out=buffer.x)
             y = torch.index_select(data.y, 0, index, out=buffer.y)
-            for pair in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):
-                batch = Batch(*pair, scoring=data.scoring)
-                # A graph's x is aligned, which may choose kernels.
-                yield batch._replace(x=batch.x.clone()) if unaligned else batch
+            yield data._replace(x=x, y=y)
+
+    def starts_unaligned(self, x: Tensor, bounds: Bounds) -> bool:
+        """Return whether batches of x on a GPU are not aligned, as a graph's are: it may matter."""
+        row = x[0].nbytes if self.trainer.on_gpu else 0
+        return any(start * row % ALIGNMENT for start, _ in bounds)
+
+    def split(self, samples: Batch, bounds: Bounds) -> Iterator[Batch]:
+        """Yield the batches of samples, each aligned on a GPU."""
+        sizes = [stop - start for start, stop in bounds]
+        x, y = samples.x.split_with_sizes(sizes), samples.y.split_with_sizes(sizes)
+        unaligned = self.starts_unaligned(samples.x, bounds)
+        for pair in zip(x, y, strict=True):
+            batch = Batch(*pair, scoring=samples.scoring)
+            yield batch._replace(x=batch.x.clone()) if unaligned else batch
+
+    def parts(self, batch: Batch, joined: int) -> Iterator[Batch]:
+        """Yield the batches that are joined in one."""
+        size = len(batch.y) // joined
+        return self.split(batch, [(i * size, (i + 1) * size) for i in range(joined)])
+
+    def take_joined(self, batch: Batch, joined: int) -> Sequence[Tensor] | None:
+        """Take the steps on joined batches by one graph; return losses and objectives [joined]."""
+        steps = partial(self.guarded_steps, joined)
+        return cast("ClientSteps", self.recorded_step).take(steps, batch, joined=joined)
 
     def step_beside(self, batch: Batch) -> None:
         """Take the step of the companions."""
@@ -448,6 +494,16 @@ class ClientTraining:
         taken = self.differentiate(view, batch)
         before = self.direction(view, taken, batch, self.states_before_momentum)
         return self.step(view, batch, before)
+
+    def guarded_steps(
+        self, joined: int, batch: Batch, states: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Take several steps so; return their losses and objectives."""
+        taken = [self.guarded_step(each, states) for each in self.parts(batch, joined)]
+        losses = torch.stack([loss for loss, _ in taken])
+        if all(value is loss for loss, value in taken):
+            return losses, losses
+        return losses, torch.stack([value for _, value in taken])
 
     def guarded_direction(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the result of `direction`, for a view that refuses reads of its other parts."""
@@ -557,3 +613,9 @@ class ClientTraining:
 def _copied(tensors: Tensors) -> dict[str, Tensor]:
     """Return copies, which a step may change in place."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def type_of_numbers(parameters: Iterable[Tensor]) -> torch.dtype:
+    """Return the type of a step's numbers: float64 if a parameter is, else float32."""
+    wide = any(as_real(each.detach()).dtype == torch.float64 for each in parameters)
+    return torch.float64 if wide else torch.float32

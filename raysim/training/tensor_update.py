@@ -47,7 +47,7 @@ class TensorUpdate(Update):
         self,
         local: LocalSettings,
         optimizer: Optimizer,
-        minus_lr: Tensor,
+        minus_lr: float | Tensor,
         stack: tuple[int, ...] = (),
     ) -> None:
         """Set the optimizer with its numbers, and the rate.
@@ -55,7 +55,8 @@ class TensorUpdate(Update):
         Args:
             local: The settings of local training.
             optimizer: The optimizer.
-            minus_lr: The learning rate times -1, [] or [K]: read in every step.
+            minus_lr: The learning rate times -1, [] or [K]: read in every step. A number is faster
+                on a CPU, but it would be a constant of a recording.
             stack: (K,) for a stack, else ().
         """
         super().__init__(local, optimizer, 0.0)
@@ -63,7 +64,7 @@ class TensorUpdate(Update):
         self._joins = type(optimizer).direction.__module__.startswith(ELEMENTWISE)
         self._parts: list[_Part] = []
         self._held: list[dict[str, Tensor]] = []  # of each part, its slots [*stack, n]
-        self._number = minus_lr  # until `start`
+        self._number = torch.zeros(())  # until `start`
 
     def start(self, params: Sequence[Tensor], names: Sequence[str], kept: Groups) -> None:
         """Start with slots of zeros, or with the slots that one client kept.
@@ -73,7 +74,7 @@ class TensorUpdate(Update):
         """
         if self.optimizer.keeps_gradient:
             return
-        self._number = torch.zeros(self._stack, dtype=torch.float64, device=self.minus_lr.device)
+        self._number = torch.zeros(self._stack, dtype=torch.float64, device=params[0].device)
         reals, first = [as_real(param) for param in params], len(self._stack)
         places: dict[torch.dtype | int, list[int]] = {}
         for number, real in enumerate(reals):
@@ -134,7 +135,7 @@ class TensorUpdate(Update):
         }
         return {STEP: self._number, **slots}
 
-    def on(self, tree: Tensors, minus_lr: Tensor | None = None) -> Self:
+    def on(self, tree: Tensors, minus_lr: float | Tensor | None = None) -> Self:
         """Return this update with other tensors, as `tree` returns them, and maybe another rate."""
         other = copy.copy(self)
         if minus_lr is not None:
@@ -205,8 +206,8 @@ class TensorUpdate(Update):
 
     def move(self, params: list[Tensor], directions: list[Tensor]) -> None:
         """Move the parameters against the directions."""
-        if not (self.minus_lr.is_cuda or self.minus_lr.dim()):  # a CPU's is slow with a tensor
-            foreach_add_(params, directions, float(self.minus_lr))
+        if isinstance(self.minus_lr, float):
+            foreach_add_(params, directions, self.minus_lr)
             return
         for param, direction in zip(map(as_real, params), map(as_real, directions), strict=True):
             # Rounds once, as an addition with a number as factor.

@@ -79,6 +79,22 @@ OF_STEPS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("method", "family"),
+    [("fedavg", "dropping"), ("scaffold", "cnn"), ("fedprox", "residual"), ("apfl", "mlp")],
+)
+def test_steps_that_share_a_launch_are_steps_one_by_one(tmp_path, monkeypatch, method, family):
+    own = {"local.batch_size": 3, "rounds": 6, "local.momentum": 0.5 * (method != "scaffold")}
+    runs = Runs(tmp_path, monkeypatch, method, family, (70, 61, 9), **own)
+    alone, recorded = runs.on_gpu("alone"), runs.on_gpu("recorded")
+    assert distance(alone.result, recorded.result) == 0 and not recorded.notes
+    losses = [each.result.metrics["train_loss"].to_pylist() for each in (alone, recorded)]
+    assert losses[0] == losses[1]
+    steps = 2 * 6 * (24 + 21 + 3)  # of epochs, rounds and clients; a companion's are apart
+    replays = recorded.gpu.counts["replays"]
+    assert replays < (steps / 2 if method != "apfl" else steps) and replays > steps / 10
+
+
 @pytest.mark.parametrize("case", OF_STEPS)
 def test_settings_of_steps_are_in_their_graphs(tmp_path, monkeypatch, case):
     runs = Runs(tmp_path, monkeypatch, "fedavg", "mlp", FEW, **OF_STEPS[case])

@@ -257,7 +257,7 @@ class ExactSum:
             if _is_summed(dtype):
                 _add(self._totals, dtype, flat)
             else:
-                self._take_maximum(dtype, flat)
+                self._take_maximum(dtype, flat.clone())
         for key, flat in other._coarse.items():
             _add(self._coarse, key, flat)
 
@@ -310,7 +310,7 @@ class ExactSum:
         if dtype in self._totals:
             torch.maximum(self._totals[dtype], flat, out=self._totals[dtype])
         else:
-            self._totals[dtype] = flat.clone()
+            self._totals[dtype] = flat
 
 
 def _add_with_rounder(totals: Tensor, flats: Sequence[Tensor], factor: float) -> None:

@@ -1,4 +1,4 @@
-"""Reads of a GPU's tensors that the host does not wait for until it needs them.
+"""Copies from and to a GPU that the host does not wait for, until it needs what is read.
 
 Several are asked for one after another, then one wait is for all of them.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from raysim.numbers.arrays import Array
 from raysim.numbers.tensors.sets import CPU
 
 
@@ -26,6 +27,14 @@ def read_later(tensor: Tensor) -> Callable[[], Tensor]:
         return there
 
     return read
+
+
+def sent_to(device: torch.device, numbers: Array) -> Tensor:
+    """Return an array on a device; the host does not wait for a GPU."""
+    tensor = torch.from_numpy(numbers)
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def wait_for(device: torch.device) -> None:

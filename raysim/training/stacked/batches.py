@@ -14,7 +14,8 @@ from torch import Tensor
 
 from raysim.api.rules import Batching, LocalSteps
 from raysim.numbers.arrays import Flags, Integers
-from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs, sent_to
+from raysim.numbers.tensors.later import sent_to
+from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
 
 
 def stacked_batches(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raysim.errors import RunError
 from raysim.numbers.tensors import Layout, Tensors, flatten
 from raysim.numbers.tensors.torch_private import foreach_copy_
 from raysim.training.job import ClientJob
@@ -87,13 +88,22 @@ def side_by_side(sets: Sequence[Tensors]) -> Tensors:
 
 
 def assign(tree: Tree, values: Tree) -> None:
-    """Copy values into the tensors at the same paths of a tree; they may be each other's."""
+    """Copy values into the tensors at the same paths of a tree; they may be each other's.
+
+    Raises:
+        RunError: a value has another dtype.
+    """
     values_by_path = dict(leaves(values))
-    pairs = [
-        (tensor, value)
-        for path, tensor in leaves(tree)
-        if (value := values_by_path[path]) is not tensor
-    ]
+    pairs = []
+    for path, tensor in leaves(tree):
+        if (value := values_by_path[path]) is tensor:
+            continue
+        if value.dtype != tensor.dtype:
+            raise RunError(
+                f"the next state {path[-1]!r} of {path[-2]!r} is {value.dtype} after"
+                f" {tensor.dtype}: a state must keep its dtype"
+            )
+        pairs.append((tensor, value))
     held = {tensor.untyped_storage().data_ptr() for tensor, _ in pairs}
     new = [v.clone() if v.untyped_storage().data_ptr() in held else v for _, v in pairs]
     if new:

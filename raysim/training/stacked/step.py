@@ -62,7 +62,7 @@ class StackedStep:
         fixed: Tensors that no step changes, and values of local training: one for all, or each
             client's [K].
         axes: The axes along which `fixed` is stacked.
-        rates: Learning rates times -1 [], or [K] where they differ.
+        rates: Learning rates times -1: [], or [K] where they differ, or a number.
         states: States of the transforms.
         beside: The rules' companions, by name.
     """
@@ -79,7 +79,7 @@ class StackedStep:
     tensors: dict[str, Tensor]
     fixed: dict[str, Any]
     axes: dict[str, Any]
-    rates: Tensor
+    rates: float | Tensor
     states: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     beside: dict[str, Beside[TensorUpdate]] = field(default_factory=dict)
 
@@ -232,7 +232,8 @@ class StackedStep:
         if not self.beside:
             return {}
         companions = {name: own.tree() for name, own in self.beside.items()}
-        rates = -self.rates.expand(len(self.tensors[self.names[0]]))
+        first = self.tensors[self.names[0]]
+        rates = -torch.as_tensor(self.rates, device=first.device).expand(len(first))
 
         def gradients(tensors: Tensors, fixed: Tree, batch: Tree, *changing: Any) -> Any:
             companions, lr = changing

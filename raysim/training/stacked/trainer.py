@@ -23,19 +23,18 @@ from torch import Tensor
 from raysim.api.rules import LocalValues, Trained, Upload, View, send_model
 from raysim.numbers.arrays import Integers
 from raysim.numbers.given import Given
-from raysim.numbers.tensors import CPU, Tensors, as_real, at_least_float32, only
-from raysim.numbers.tensors.later import read_later
+from raysim.numbers.tensors import CPU, Tensors, only
+from raysim.numbers.tensors.later import read_later, sent_to
 from raysim.training.companions import Beside
 from raysim.training.job import (
     ClientJob,
     LocalLosses,
     batch_bounds,
     losses_of_stack,
-    sent_to,
     steps_of,
 )
 from raysim.training.network import Network
-from raysim.training.sequential import SequentialTrainer
+from raysim.training.sequential import SequentialTrainer, type_of_numbers
 from raysim.training.stacked.batch_norm import Padding, with_padding
 from raysim.training.stacked.batches import padded_twice, stacked_batches
 from raysim.training.stacked.convolution import with_columns
@@ -184,7 +183,8 @@ class _StackedTraining:
         self.given = [_given_to(each) for each in jobs]
         fixed, axes = stack_trees(self.given)
         fixed["values"], axes["values"] = self._values()
-        names, rates = trainer.network.trainable_names(job.trainable), self._rates()
+        names = trainer.network.trainable_names(job.trainable)
+        rates = self._rates(recorded=trainer.recorder is not None)
         other = job.data.scoring.reported or not all(j.values.keeps_loss for j in jobs)
         starts = side_by_side([given["start"] for given in self.given])
         self.tensors: Tensors = starts  # until a step has its own
@@ -210,16 +210,22 @@ class _StackedTraining:
         self.step, self.steps = trainer.kept.of(step)
         self.stacked = Given.of_view(self.step.fixed)
 
-    def _rates(self) -> Tensor:
-        """Return the learning rates times -1: of all clients [], or [K] where they differ."""
-        rates = [-job.lr for job in self.jobs]
-        first = at_least_float32(as_real(next(iter(self.given[0]["start"].values()))))
-        alike = len({*rates}) == 1
-        dtype = first.dtype if first.is_floating_point() else torch.float32
-        numbers = np.array(rates[0] if alike else rates)
-        return sent_to(self._device, numbers).to(dtype)
+    def _rates(self, *, recorded: bool) -> float | Tensor:
+        """Return the learning rates times -1: of all clients [], or [K] where they differ.
 
-    def _update(self, rates: Tensor) -> TensorUpdate:
+        It is a number if no step is recorded, and they do not differ.
+        """
+        rates = [-job.lr for job in self.jobs]
+        if len({*rates}) > 1:
+            return self._sent(rates)
+        return self._sent(rates[0]) if recorded else rates[0]
+
+    def _sent(self, numbers: float | Sequence[float]) -> Tensor:
+        """Return numbers on the device, in the type of the network's parameters."""
+        dtype = type_of_numbers(self.given[0]["start"].values())
+        return sent_to(self._device, np.array(numbers, dtype=np.float64)).to(dtype)
+
+    def _update(self, rates: float | Tensor) -> TensorUpdate:
         """Return the updates of tensors of all clients."""
         local, optimizer = self.sequential.local, self.sequential.optimizer
         return TensorUpdate(local, optimizer, rates, (len(self.jobs),))
@@ -234,8 +240,7 @@ class _StackedTraining:
             if alike and (first.keeps_loss or not self.sequential.on_gpu):
                 values[name], axes[name] = by_job[0], None
                 continue
-            numbers = by_job[0] if alike else by_job
-            values[name] = torch.tensor(numbers, dtype=torch.float32, device=self._device)
+            values[name] = self._sent(by_job[0] if alike else by_job)
             axes[name] = None if alike else 0
         return values, axes
 
@@ -252,7 +257,7 @@ class _StackedTraining:
             for n, transform in enumerate(transforms)
         }
 
-    def _companions(self, rates: Tensor) -> dict[str, Beside[TensorUpdate]]:
+    def _companions(self, rates: float | Tensor) -> dict[str, Beside[TensorUpdate]]:
         """Return the rules' companions at their start, by name."""
         views = [self._view_of(k) for k in range(len(self.jobs))] if self.rules.companions else []
         beside = {}

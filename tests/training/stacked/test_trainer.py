@@ -15,6 +15,7 @@ from torch import nn
 import raysim
 from raysim.api.method import METHODS
 from raysim.api.rules import Rules
+from raysim.errors import RunError
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.scaffold import Scaffold
 from raysim.testing.tasks import SmallNet, small_task
@@ -26,6 +27,7 @@ from raysim.training.stacked.cuda_graphs import (
     recorder_on,
 )
 from raysim.training.stacked.stack_size import unsupported_reason
+from raysim.training.stacked.stacks import assign
 from raysim.training.stacked.trainer import _StackedTraining
 from tests.methods.test_contract import UNSUPPORTED, settings_for
 from tests.tasks import Notes, make_task
@@ -409,3 +411,11 @@ def test_a_run_leaves_nothing_to_the_garbage_collector(tmp_path, monkeypatch, me
         assert left and not any(reference() is not None for reference in left)
     finally:
         gc.enable()
+
+
+def test_values_are_assigned_as_they_were_and_keep_their_dtypes():
+    first, second = torch.zeros(2), torch.ones(2)
+    assign({"own": {"a": first, "b": second}}, {"own": {"b": first, "a": second}})
+    assert first.tolist() == [1, 1] and second.tolist() == [0, 0]
+    with pytest.raises(RunError, match="the next state 'a' of 'own' is"):
+        assign({"own": {"a": first}}, {"own": {"a": first.double()}})
