@@ -220,12 +220,17 @@ class Worker:
                 if client not in message.arrived:
                     with self._accepting(trained, client, job):
                         ends.append((client, job, losses, self._begin(message, client, upload)))
-            with self.watch("training"):
-                wait_for(self.device)
+            self._wait()
             seconds = trained.seconds()
             for client, job, losses, end in ends:
                 with self._accepting(trained, client, job):
                     end(_record(client, len(job.data.y), losses, seconds))
+
+    def _wait(self) -> None:
+        """Wait for a GPU, which trains until then."""
+        if self.device.type == "cuda":
+            with self.watch("training"):
+                wait_for(self.device)
 
     @contextmanager
     def _accepting(self, trained: _TrainedTogether, client: int, job: ClientJob) -> Iterator[None]:
@@ -252,8 +257,7 @@ class Worker:
                 check = sums.check_stack(result.sent)
         except torch.OutOfMemoryError:  # one by one they take less
             return False
-        with self.watch("training"):
-            wait_for(self.device)
+        self._wait()
         seconds = trained.seconds()
         with self.watch("reduction"):
             if (addend := check()) is None:

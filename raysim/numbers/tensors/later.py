@@ -39,5 +39,4 @@ def sent_to(device: torch.device, numbers: Array) -> Tensor:
 
 def wait_for(device: torch.device) -> None:
     """Wait for all that a GPU has been asked for."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+    torch.cuda.current_stream(device).synchronize()
