@@ -21,6 +21,7 @@ from unittest import mock
 import torch
 
 import raysim
+from raysim.training import sequential
 from raysim.training.stacked import cuda_graphs
 from tests.benchmarks.gpu import work
 from tests.benchmarks.gpu.costs import CostedDevice, Kernel
@@ -118,11 +119,27 @@ def total(gpu: CostedDevice, python: PythonCalls) -> Part:
 
 
 def count(system: System, network: str, batch: int) -> Counts:
-    """Count a system of raysim; `system.stack` says only whether clients are stacked."""
+    """Count a system of raysim; `system.stack` says only whether clients are stacked.
+
+    No steps share a launch; see `with_steps_joined`.
+    """
     stack = FEW if system.stack > 1 else 0
-    (step, rest), (_, more) = (parts(system, network, batch, each) for each in (FEW, FEW + 1))
+    with mock.patch.object(sequential, "JOINED", ()):
+        (step, rest), (_, more) = (parts(system, network, batch, each) for each in (FEW, FEW + 1))
     client = more - rest
     return Counts(step * (1 if stack else 1 / FEW), client, rest - client * FEW, stack)
+
+
+def with_steps_joined(counts: Counts, network: str, batch: int, steps: int) -> Counts:
+    """Return counts of recorded clients alone with the steps of a client of so many.
+
+    Several steps of a client share a launch, so a step is not the same for any number of them.
+    """
+    few, more = (
+        one_round(System("raysim", graphs=True), network, batch, clients, steps)
+        for clients in (FEW, FEW + 1)
+    )
+    return replace(counts, step=(more - few - counts.client) * (1 / steps))
 
 
 def parts(system: System, network: str, batch: int, clients: int) -> tuple[Part, Part]:
