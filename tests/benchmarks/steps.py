@@ -146,7 +146,7 @@ class Stepper:
             personal=pass_.personal.get(0, {}),
             augment=lambda x, generator: x,
             values=LocalValues(self.settings.local.temperature),
-            batches=stream(0, "batches", self.checkpoint.number),
+            batches=partial(stream, 0, "batches", self.checkpoint.number),
             torch_seed=0,
             generator=partial(torch_generator, 0),
         )

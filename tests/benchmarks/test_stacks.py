@@ -32,7 +32,7 @@ def test_each_model_of_a_stack_by_hand_takes_the_steps_of_its_learning_rate(fuse
         stepper = stepper_of(40, lr)
         method, state = stepper.settings.method, stepper.checkpoint.state
         work = method.training_pass(stepper.inputs(), state)
-        order = torch.from_numpy(stepper.job(work).batches.permutation(40))
+        order = torch.from_numpy(stepper.job(work).batches().permutation(40))
         if k == 0:
             hand.epoch(stepper.data.x.flatten(1), stepper.data.y, order)
         trained, _ = stepper.trainer.run(stepper.job(work))

@@ -65,7 +65,7 @@ class Given:
             lr=job.lr,
             x=job.data.x,
             y=job.data.y,
-            batches=job.batches,
+            batches=job.batches(),
         )
 
 
