@@ -213,7 +213,7 @@ class _Samples:
 
         Args:
             rows: The samples.
-            ring: Brings those of the host to a GPU; None: they are trained on where they are.
+            ring: Brings samples from the host to a GPU. None leaves them where they are.
         """
         if self.chosen is not None:
             rows = self.chosen[rows]

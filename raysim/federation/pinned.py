@@ -14,7 +14,7 @@ BUFFER_BYTES = 16 * 2**20
 
 
 class PinnedRing:
-    """Two buffers, in turn, each of which is filled again when its copy is done."""
+    """Two pinned buffers, used in turn. A buffer is filled again once its copy is done."""
 
     def __init__(self, device: torch.device) -> None:
         """Make the ring; its buffers are allocated when they are first used.

@@ -293,7 +293,7 @@ class ClientTraining:
 
         Args:
             transforms: The transforms.
-            changed: What the steps change besides the network.
+            changed: Tensors that the steps change in addition to the network's.
         """
         if self.trainer.recorded is None:
             return None
@@ -389,7 +389,7 @@ class ClientTraining:
         return ((batch, 1) for batch in islice(batches, steps_of(self.job.epochs, len(bounds))))
 
     def joined_batches(self) -> Iterator[tuple[Batch, int]]:
-        """Yield the batches of all steps; those of one size joined, with how many they are."""
+        """Yield the batches of all steps, with a count; batches of one size are joined in one."""
         bounds = self.bounds()
         left, size = steps_of(self.job.epochs, len(bounds)), bounds[0][1]
         alike = len(bounds) if bounds[-1][1] - bounds[-1][0] == size else len(bounds) - 1
@@ -415,7 +415,7 @@ class ClientTraining:
             yield data._replace(x=x, y=y)
 
     def starts_unaligned(self, x: Tensor, bounds: Bounds) -> bool:
-        """Return whether batches of x on a GPU are not aligned, as a graph's are: it may matter."""
+        """Return whether batches of x lie unaligned on a GPU, which may choose other kernels."""
         row = x[0].nbytes if self.trainer.on_gpu else 0
         return any(start * row % ALIGNMENT for start, _ in bounds)
 

@@ -105,7 +105,7 @@ class TensorUpdate(Update):
     def _take_over(
         self, params: Sequence[Tensor], names: Sequence[str], kept: Groups, *client: int
     ) -> None:
-        """Copy what a client kept into its slots; of a stack, those of client k."""
+        """Copy what a client kept into its slots; `client` is (k,) in a stack, else empty."""
         for name, param, slots in zip(names, params, self._slots, strict=True):
             for slot, tensor in slots.items():
                 tensor[client].copy_(kept_slot(kept[slot], name, param[client]))

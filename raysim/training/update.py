@@ -124,7 +124,7 @@ def scaled_to(most: Any, gradients: list[Tensor], stack: tuple[int, ...]) -> lis
 
 
 def kept_slot(kept: Mapping[str, Tensor], name: str, param: Tensor) -> Tensor:
-    """Return what an optimizer kept in a slot for a parameter.
+    """Return the tensor that an optimizer kept for a parameter.
 
     Raises:
         RunError: nothing was kept for it.

@@ -84,14 +84,6 @@ def _lean(view: View, gradients: Tensors, batch: Batch, state: Tensors) -> tuple
     return taken, new
 
 
-def test_states_that_start_as_one_tensor_go_apart(tmp_path, monkeypatch):
-    runs = Runs(tmp_path, monkeypatch, f"{__name__}:Starting", "mlp", FEW)
-    cpu, alone, recorded = runs.on_cpu(), runs.on_gpu("alone"), runs.on_gpu("recorded")
-    assert recorded.gpu.counts["replays"] > 0
-    assert distance(cpu, alone.result) < DISTANCE
-    assert distance(alone.result, recorded.result) == 0
-
-
 class Previous(FedAvg):
     """Adds the last step's gradient by a function that no key names, so that it is not recorded."""
 
@@ -108,8 +100,9 @@ def _zeros(view: View) -> Tensors:
     return {name: torch.zeros_like(view.params[name]) for name in view.trainable}
 
 
-def test_a_gradient_that_a_state_keeps_is_that_of_its_step(tmp_path, monkeypatch):
-    runs = Runs(tmp_path, monkeypatch, f"{__name__}:Previous", "mlp", FEW)
+@pytest.mark.parametrize("method", [Starting, Previous])
+def test_states_are_those_of_their_steps(tmp_path, monkeypatch, method):
+    runs = Runs(tmp_path, monkeypatch, f"{__name__}:{method.__name__}", "mlp", FEW)
     cpu, alone, recorded = runs.on_cpu(), runs.on_gpu("alone"), runs.on_gpu("recorded")
     assert recorded.gpu.counts["replays"] > 0
     assert distance(cpu, alone.result) < DISTANCE

@@ -2,7 +2,7 @@
 
 torch's own BatchNorm updates its statistics in place and knows no padding. This one computes the
 same as a function of tensors, with a backward pass in closed form, and leaves the new statistics to
-the caller of the step, who moves those of all layers at once.
+the caller of the step, who moves the statistics of all layers at once.
 
 Legend: K clients, B batch, C channels.
 """

@@ -134,7 +134,7 @@ class StackedTrainer:
 
         Args:
             jobs: The clients' jobs.
-            numbers: Their places among those of the call.
+            numbers: The jobs' places among the jobs of `run`.
             shared: Whether another group may take the same kept step.
         """
         rng = self.sequential.rng_state()
