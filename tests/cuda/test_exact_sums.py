@@ -33,7 +33,7 @@ def of_client(tensors: Tensors, k: int) -> dict[str, torch.Tensor]:
 def one_by_one(tensors: Tensors, fractions: list[float]) -> dict[str, torch.Tensor]:
     total = ExactSum(Layout.of(of_client(tensors, 0)))
     for k, fraction in enumerate(fractions):
-        total.add(Addend.of(total.layout, of_client(tensors, k)), fraction)
+        total.add(Addend.later(total.layout, of_client(tensors, k))(), fraction)
     total.finish()
     return total.mean(1, 1)
 
@@ -82,7 +82,7 @@ def test_a_client_with_larger_values_adds_all_its_tensors_on_the_device(fraction
 
     def mean_of(tensors: Tensors) -> dict[str, torch.Tensor]:
         total = ExactSum(Layout.of(tensors))
-        total.add(Addend.of(total.layout, tensors), fraction)
+        total.add(Addend.later(total.layout, tensors)(), fraction)
         total.finish()
         return total.mean(1, 1)
 

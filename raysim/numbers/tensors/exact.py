@@ -81,17 +81,13 @@ class Addend:
     coarse: Mapping[Coarse, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, layout: Layout, tensors: Tensors) -> Addend:
-        """Check that one client's tensors can be added.
-
-        Raises:
-            RunError: a value is not finite; the message names the tensor.
-        """
-        return cls.later(layout, tensors)()
-
-    @classmethod
     def later(cls, layout: Layout, tensors: Tensors) -> Callable[[], Addend]:
-        """Return a function that does the same as `of`; a GPU is not waited for until then."""
+        """Begin to check that one client's tensors can be added.
+
+        Returns:
+            A function that ends the check and returns them; a GPU is not waited for until then. It
+            raises RunError if a value is not finite; the message names the tensor.
+        """
         parts = flats = {d: [*map(_reals, flat)] for d, flat in layout.flats(tensors).items()}
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             flats = {dtype: [torch.cat(values)] for dtype, values in parts.items()}

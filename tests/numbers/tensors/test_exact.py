@@ -28,7 +28,7 @@ def summed(parts: list[tuple[list[float], int]], total: int) -> ExactSum:
     result = ExactSum(LAYOUT)
     for value, weight in parts:
         counts = torch.tensor([weight, -weight])
-        addend = Addend.of(LAYOUT, {"a": torch.tensor(value), "n": counts})
+        addend = Addend.later(LAYOUT, {"a": torch.tensor(value), "n": counts})()
         result.add(addend, weight / total)
     return result
 
@@ -84,7 +84,7 @@ def test_every_value_is_rounded_once(dtype, largest):
     fractions = (0.3, 0.7)
     result = ExactSum(Layout.of({"a": parts[0]}))
     for part, fraction in zip(parts, fractions, strict=True):
-        result.add(Addend.of(result.layout, {"a": part}), fraction)
+        result.add(Addend.later(result.layout, {"a": part})(), fraction)
     first, second = (
         [round(value * (fraction * SCALE)) for value in part.tolist()]
         for part, fraction in zip(parts, fractions, strict=True)
@@ -106,7 +106,7 @@ def test_every_value_is_rounded_once(dtype, largest):
 def test_bad_values_name_the_tensor_and_add_nothing(value, problem):
     tensors = {"a": torch.tensor([0.0, value, 0.0]), "n": torch.zeros(2, dtype=torch.int64)}
     with pytest.raises(RunError, match=rf"{problem}.*tensor a"):
-        Addend.of(Layout.of(tensors), tensors)
+        Addend.later(Layout.of(tensors), tensors)()
 
 
 def test_the_range_cannot_overflow():
@@ -136,7 +136,7 @@ def sum_of(dtype: torch.dtype, parts: list[tuple[Any, int]], total: int) -> Exac
     for values, weight in parts:
         own = torch.from_numpy(values)
         tensors = {"a": own, "b": own.flip(0)}
-        result.add(Addend.of(layout, tensors), weight / total)
+        result.add(Addend.later(layout, tensors)(), weight / total)
     return result
 
 
@@ -197,7 +197,7 @@ def test_a_magnitude_is_added_to_the_finest_sum_that_can_hold_it(value, k):
     tensor = torch.tensor([-value, 1.0], dtype=torch.float64)
     result = ExactSum(Layout.of({"a": tensor}))
     for fraction in (0.75, 0.25):
-        result.add(Addend.of(result.layout, {"a": tensor}), fraction)
+        result.add(Addend.later(result.layout, {"a": tensor})(), fraction)
     parts = [round(-value * (fraction * 2.0 ** (46 - 16 * k))) for fraction in (0.75, 0.25)]
     assert -(2**63) < sum(parts) < 2**63
     expected = torch.tensor([sum(parts) * 2.0**-46 * 2.0 ** (16 * k), 1.0], dtype=torch.float64)
@@ -210,7 +210,7 @@ def test_the_mean_of_the_largest_numbers_is_finite(dtype):
     for clients in range(1, 40):
         result = ExactSum(Layout.of({"a": tensor}))
         for _ in range(clients):
-            result.add(Addend.of(result.layout, {"a": tensor}), 1 / clients)
+            result.add(Addend.later(result.layout, {"a": tensor})(), 1 / clients)
         torch.testing.assert_close(result.mean(1, 1)["a"], tensor, rtol=1e-14, atol=0)
 
 
@@ -229,7 +229,7 @@ def test_coarser_sums_are_added_up_in_the_same_order(order):
     found, expected = ExactSum(layout), ExactSum(layout)
     for total, places in ((expected, range(4)), (found, order)):
         for place in places:
-            total.add(Addend.of(layout, {"a": torch.from_numpy(values[place])}), 0.25)
+            total.add(Addend.later(layout, {"a": torch.from_numpy(values[place])})(), 0.25)
     assert torch.equal(found.mean(1, 1)["a"], expected.mean(1, 1)["a"])
 
 
@@ -240,7 +240,7 @@ def test_complex_values_are_summed_as_pairs_of_reals(dtype):
     result = ExactSum(layout)
     for tensor in tensors:
         addend = {"a": tensor, "b": tensor[0, :1].conj(), "c": tensor.real[0]}
-        result.add(Addend.of(layout, addend), 0.5)
+        result.add(Addend.later(layout, addend)(), 0.5)
     found = result.mean(1, 1)
     torch.testing.assert_close(found["a"], tensors[0] * 2, rtol=1e-6, atol=1e-13)
     assert found["b"].tolist() == [3 + 4j] and found["c"].tolist() == [3, 0]
