@@ -86,9 +86,8 @@ def defaults(group: type[BaseModel], prefix: str = "") -> dict[str, str]:
 
 
 def test_the_table_of_settings_is_complete():
-    page = (ROOT / "raysim/README.md").read_text(encoding="utf-8")
-    section = page.split("\n## Settings\n")[1].split("\n## ")[0]
-    assert dict(ROW.findall(section)) == defaults(Settings)
+    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    assert dict(ROW.findall(page)) == defaults(Settings)
 
 
 def test_every_component_is_in_the_page_of_formulas():

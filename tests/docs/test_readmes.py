@@ -20,7 +20,7 @@ from tests.docs.reader import Reader
 pytestmark = pytest.mark.ci
 
 PAGES = [
-    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "raysim/README.md", "raysim/GLOSSARY.md"),
+    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "raysim/GLOSSARY.md"),
     *("workloads/README.md", "workloads/DATA.md", "workloads/papers/READING.md"),
     *("workloads/papers/RESULTS.md", "tuning/README.md", "cluster/README.md", "cluster/sizing.md"),
     *("tests/benchmarks/README.md", "tests/benchmarks/RESULTS.md", "examples/README.md"),
@@ -42,11 +42,6 @@ ELSEWHERE = {
     ("CONTRIBUTING.md", "import torch"): "tests/test_contributing.py",
     ("CONTRIBUTING.md", "from raysim.testing"): "tests/driver/test_components.py",
     ("ARCHITECTURE.md", " "): NOTHING,
-    ("raysim/README.md", "class Signs"): "tests/training/test_optimizers.py",
-    ("raysim/README.md", "import raysim\nfrom pydantic"): "tests/server/test_rules.py",
-    ("raysim/README.md", "with raysim.rounds"): "tests/driver/test_iterator.py",
-    ("raysim/README.md", "client,speed"): NOTHING,
-    ("raysim/README.md", "    def asynchrony"): "tests/methods/test_asynchronous.py",
     ("workloads/DATA.md", ""): "tests/workloads/test_data_page.py",
     ("workloads/papers/RESULTS.md", "import"): "tests/workloads/papers/test_results_page.py",
     ("tuning/README.md", 'preset = "mnist-noniid"'): "tests/tuning/tables/test_sweep.py",

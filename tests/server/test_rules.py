@@ -194,7 +194,7 @@ def figures_of(result):
 
 
 def test_the_rule_of_the_page(tmp_path, monkeypatch):
-    blocks = blocks_of(ROOT / "raysim/README.md")
+    blocks = blocks_of(ROOT / "docs/server.md")
     (text,) = (block.text for block in blocks if "raysim.ServerRule" in block.text)
     (tmp_path / "my_rule.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
