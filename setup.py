@@ -1,9 +1,12 @@
-"""Build step: wheels and source archives get a file with the commit that they are built from.
+"""Build step: wheels and source archives get the commit that they are built from, and README.
 
-All else is in `pyproject.toml`. Without git, the file is left as a source archive has it.
+All else is in `pyproject.toml`. Without git, the commit is left as a source archive has it. GitHub
+Actions tell a build where the repository is: links of README then lead there, as they must on PyPI.
 """
 
 import json
+import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -46,10 +49,29 @@ class Sdist(sdist):
         write_source(Path(base_dir))
 
 
+LINK = re.compile(r"(?<=\]\()([\w./-]*)(?=[#)])")
+"""Path that a link in Markdown leads to; empty for a heading of the page itself."""
+
+
+def described() -> dict[str, Any]:
+    """Return README as the description, and addresses if the build knows the repository's."""
+    text = (CLONE / "README.md").read_text(encoding="utf-8")
+    server, name, ref = (
+        os.environ.get(f"GITHUB_{each}") for each in ("SERVER_URL", "REPOSITORY", "REF_NAME")
+    )
+    home, urls = f"{server}/{name}", {}
+    if server and name and ref:
+        urls = {"Repository": home, "Changelog": f"{home}/blob/{ref}/CHANGELOG.md"}
+        text = LINK.sub(lambda path: f"{home}/blob/{ref}/{path[0] or 'README.md'}", text)
+        text = re.sub(rf"(!\[[^]]*\]\({home})/blob/", r"\1/raw/", text)  # pictures
+    kind = {"long_description_content_type": "text/markdown"}
+    return {"long_description": text, **kind, "project_urls": urls}
+
+
 for link in LINKS:
     if not link.is_dir():
         sys.exit(
             f"{link}: must be a link to the folder {link.name}; on Windows git makes links if it is"
             " told so: switch on Developer Mode, then git clone -c core.symlinks=true"
         )
-setup(cmdclass={"build_py": BuildPy, "sdist": Sdist})
+setup(cmdclass={"build_py": BuildPy, "sdist": Sdist}, **described())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -20,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, SETUPTOOLS = PYPROJECT["project"], PYPROJECT["tool"]["setuptools"]
 EXTRAS = PROJECT["optional-dependencies"]
-READ = (".ci", "cluster", "docs", "examples", "raysim", "tests", "tuning", "workloads")
+READ = (".ci", ".github", "cluster", "docs", "examples", "raysim", "tests", "tuning", "workloads")
 SHIPPED = ("raysim", "workloads", "tuning", "cluster")
 PEERS = {"flwr", "pfl"}
 """Other simulators, which benchmarks install into environments of their own."""
@@ -220,3 +223,27 @@ def test_types_are_shipped():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "py.typed" in settings["tool"]["setuptools"]["package-data"]["raysim"]
     assert (ROOT / "raysim/py.typed").is_file()
+
+
+def test_a_release_is_tried_on_every_python_that_the_package_names():
+    """Before it is published, which is all that may ask for a publisher's token."""
+    text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    last = "Programming Language :: Python :: 3."
+    named = [each.rpartition(" ")[2] for each in PROJECT["classifiers"] if each.startswith(last)]
+    assert jobs["try"]["strategy"]["matrix"]["python"] == named
+    assert (jobs["publish"]["needs"], jobs["try"]["needs"]) == ("try", "build")
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    (check,) = (step["run"] for step in jobs["build"]["steps"] if "GITHUB_REF" in str(step))
+    for tag, code in ((f"v{PROJECT['version']}", 0), ("v9.9", 1)):
+        variables = os.environ | {"GITHUB_REF_NAME": tag}
+        command = ["bash", "-c", check]
+        assert subprocess.run(command, check=False, cwd=ROOT, env=variables).returncode == code
+
+
+def test_conda_installs_what_pip_does_in_a_clone():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    *packages, by_pip = environment["dependencies"]
+    assert [each.partition("=")[0] for each in packages] == ["python", "pip"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"\npip install {' '.join(by_pip['pip'])} && raysim run" in readme

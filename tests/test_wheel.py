@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from email import message_from_string
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).parents[1]
-FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 FOLDERS = ("raysim", "workloads", "tuning", "cluster")
+ACTIONS = {
+    "GITHUB_SERVER_URL": "https://example.org",
+    "GITHUB_REPOSITORY": "owner/name",
+    "GITHUB_REF_NAME": "v1",
+}
+"""Variables of a build in GitHub Actions."""
 BUILD = "import sys; from setuptools import build_meta as b; print(b.build_{}(sys.argv[1]))"
 WALK = """
 import importlib.metadata, json, sys
@@ -80,10 +89,30 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def packages(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of packages with the wheel that was built from the source archive."""
     out = tmp_path_factory.mktemp("built")
+    (clone / "tests").mkdir()
+    (clone / "tests/test_alone.py").touch()
     shutil.unpack_archive(build("sdist", clone, out), out, filter="data")
     (source,) = (path.parent for path in out.glob("*/pyproject.toml"))
-    shutil.unpack_archive(build("wheel", source, out, PATH=""), out / "packages", "zip")
+    assert not (source / "tests").exists()  # a few of many, without what they need
+    wheel = build("wheel", source, out, PATH="", **ACTIONS)
+    assert wheel.stat().st_size < 2**21
+    shutil.unpack_archive(wheel, out / "packages", "zip")
     return out / "packages"
+
+
+def test_the_description_leads_to_the_repository_of_the_build(packages):
+    """As PyPI shows it, which has no files of the repository."""
+    (path,) = packages.glob("*.dist-info/METADATA")
+    metadata = message_from_string(path.read_text(encoding="utf-8"))
+    home, readme = "https://example.org/owner/name", (ROOT / "README.md").read_text("utf-8")
+    assert f"Repository, {home}" in metadata.get_all("Project-URL")
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    found = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", metadata.get_payload())
+    pictures = [target for mark, target in found if mark]
+    assert pictures and all(each.startswith(f"{home}/raw/v1/") for each in pictures)
+    assert {urlsplit(target).scheme for _, target in found} == {"https"}
+    paths = {urlsplit(target).path.partition("/v1/")[2] for _, target in found if home in target}
+    assert len(paths) > 5 and all(path in readme and (ROOT / path).exists() for path in paths)
 
 
 def test_the_wheel_has_all_modules_and_their_data(packages):

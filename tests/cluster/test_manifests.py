@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from raysim.cli.app import _check_job
 from raysim.cluster.pages import MANIFESTS
 
 ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "Dockerfile"
 RAY_UP = ["ray-up-on-premise.yaml", "ray-up-aws.yaml"]
 RAY_JOB = "kuberay-job.yaml"
 STORAGE = "kuberay-storage.yaml"
@@ -61,21 +63,33 @@ def test_kubectl_applies_the_files_that_were_printed():
         assert applied and {*applied} == {*written} <= {"job.yaml", "storage.yaml"}
 
 
-def test_the_image_is_built_from_what_is_there_by_its_own_user():
-    """As README installs raysim. Not run: the build, which needs a container engine."""
-    text = (MANIFESTS / RAY_JOB).read_text()
-    (recipe,) = re.findall(r"<<'END'\n(.*?)#   END\n", text, re.DOTALL)
-    steps = [line.removeprefix("#").split(maxsplit=1) for line in recipe.splitlines()]
-    assert [step for step, _ in steps] == ["FROM", "COPY", "RUN"]  # and no USER root
-    owner, *sources, folder = steps[1][1].split()
-    assert owner == "--chown=ray"  # else the files are root's
-    assert sources and all((ROOT / source).exists() for source in sources)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (install,) = re.findall(r"^(pip install .*) && raysim run", readme, re.MULTILINE)
-    assert steps[2][1] == f"cd {folder} && {install}"
-    (constraints,) = re.findall(r"-c (\S+)", install)
-    assert any((ROOT / source / constraints).is_file() for source in sources)
+def test_the_image_is_built_from_what_is_there_by_no_root():
+    """Of raysim's own Dockerfile. Not run: the build, which needs a container engine."""
+    steps = [line.split() for line in DOCKERFILE.read_text(encoding="utf-8").splitlines()]
+    (user,) = [words[1] for words in steps if words[:1] == ["USER"]]
+    assert int(user) > 0 and steps.index(["USER", user]) > max(
+        number for number, words in enumerate(steps) if words[:1] == ["RUN"]
+    )
+    sources = [words[1] for words in steps if words[:1] == ["COPY"] and "--from" not in words[1]]
+    assert len(sources) == 2 and all((ROOT / source).exists() for source in sources)
     assert not (ROOT / ".dockerignore").exists()  # it could leave them out
+    (build,) = re.findall(
+        r"^#   docker build (.*)", (MANIFESTS / RAY_JOB).read_text(), re.MULTILINE
+    )
+    *options, folder = shlex.split(build)
+    given = dict(word.split("=") for word in options if "=" in word)
+    arguments = {words[1].partition("=")[0] for words in steps if words[:1] == ["ARG"]}
+    assert folder == "." and given.keys() <= arguments == {"PYTHON", "TORCH_INDEX"}
+    tag = options[options.index("-t") + 1]
+    cluster = ray_job()["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert [each["image"] for each in group["template"]["spec"]["containers"]] == [tag]
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile():
+    command = [str(Path(sys.executable).parent / "hadolint"), str(DOCKERFILE)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("name", RAY_UP)
@@ -195,15 +209,14 @@ def test_the_job_asks_for_a_token_and_its_command_can_run():
 
 
 def test_all_manifests_name_one_ray_that_raysim_supports():
-    texts = [(MANIFESTS / name).read_text() for name in ("ray-up-aws.yaml", RAY_JOB)]
-    images = [found for text in texts for found in re.findall(r"rayproject/ray:(\S+?)-", text)]
-    assert len(images) >= len(texts)
+    images = re.findall(r"rayproject/ray:(\S+?)-", (MANIFESTS / "ray-up-aws.yaml").read_text())
+    assert images
     (version,) = {*images, ray_job()["spec"]["rayClusterSpec"]["rayVersion"]}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (least,) = (r.split(">=")[1] for r in project["dependencies"] if r.startswith("ray["))
     assert numbers(version) >= numbers(least)
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    assert f"\nray=={version}\n" in constraints  # else pip would replace the Ray of the images
+    assert f"\nray=={version}\n" in constraints  # which images get, or pip would replace their Ray
 
 
 def numbers(version: str) -> list[int]:
