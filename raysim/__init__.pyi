@@ -48,6 +48,7 @@ from raysim.driver.start.context import Result as Result
 from raysim.errors import RaysimError as RaysimError
 from raysim.errors import RunError as RunError
 from raysim.errors import SettingsError as SettingsError
+from raysim.facade.predictions import predict as predict
 from raysim.facade.recorded import client_model as client_model
 from raysim.facade.recorded import load as load
 from raysim.facade.recorded import resume as resume

@@ -330,8 +330,22 @@ def standardised(scoring: Scoring, mean: float, deviation: float) -> Scoring:
     return replace(
         scoring,
         losses=partial(_standardised_losses, scoring.losses, mean, deviation),
-        predict=partial(_in_own_unit, mean, deviation),
+        predict=in_own_unit((mean, deviation)),
     )
+
+
+def unit_of(scoring: Scoring) -> tuple[float, float] | None:
+    """Return mean and deviation of a scoring that `standardised` made; None of others."""
+    predict = scoring.predict
+    if isinstance(predict, partial) and predict.func is _in_own_unit:
+        mean, deviation = predict.args
+        return mean, deviation
+    return None
+
+
+def in_own_unit(unit: tuple[float, float]) -> Callable[[Tensor], Tensor]:
+    """Return the function that turns outputs in standard units into predictions."""
+    return partial(_in_own_unit, *unit)
 
 
 def _standardised_losses(

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from raysim.cli.options import RunDir, path_option
-from raysim.display.terminal import print_line
+from raysim.cli.output import printing
 from raysim.errors import RunError, SettingsError
 from raysim.user_input import portable_name
 from raysim.user_input.run_folders import is_of_a_run
@@ -41,20 +41,14 @@ def export(
     leave_out_working_directory(run_dir)  # before packages try optional imports
     import raysim
     from raysim import methods, workloads  # noqa: F401 - registers the components
-    from raysim.driver.listeners.listener import Listener
     from raysim.storage.checkpoints import save_tensors
     from raysim.storage.run_directory import RunDirectory
 
-    class Printed(Listener):
-        """Prints lines about the model."""
-
-        def note(self, text: str) -> None:
-            print_line(console, text)
-
-    if RunDirectory(run_dir).read_config(Printed().note)[1]:
+    listener = printing(console)
+    if RunDirectory(run_dir).read_config(listener.note)[1]:
         raise RunError(
             f"{run_dir}: this run has its own task; call raysim.client_model({str(run_dir)!r},"
             f" {int(client) if client.isdecimal() else client!r}, task)"
         )
-    save_tensors(out, raysim.client_model(run_dir, client, listener=Printed()))
-    Printed().note(f"model of client {client}: {out}")
+    save_tensors(out, raysim.client_model(run_dir, client, listener=listener))
+    listener.note(f"model of client {client}: {out}")

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from rich.console import Console
 from raysim.display.terminal import print_line
 from raysim.errors import MachineError, without_given_passwords, without_passwords
 from raysim.process.exits import exit_code, interruptible
+
+if TYPE_CHECKING:
+    from raysim.driver.listeners.listener import Listener
 
 
 class _Stdout(io.FileIO):
@@ -93,6 +96,20 @@ def resumable(console: Console, hint: Callable[[], str]) -> Iterator[None]:
         if said := hint():
             print_line(console, said)
         raise typer.Exit(exit_code(stop)) from None
+
+
+def printing(console: Console) -> Listener:
+    """Return a listener that prints its notes."""
+    from raysim.driver.listeners.listener import Listener
+
+    class Printing(Listener):
+        """Prints notes."""
+
+        def note(self, text: str) -> None:
+            """Print a line."""
+            print_line(console, text)
+
+    return Printing()
 
 
 def to_json(values: Any) -> str:

@@ -19,7 +19,13 @@ import torch
 from torch import nn
 
 from raysim.api.components import call, called
-from raysim.api.scoring import CLASSIFICATION, Scoring, balanced_weights, for_training
+from raysim.api.scoring import (
+    CLASSIFICATION,
+    Scoring,
+    balanced_weights,
+    for_training,
+    unit_of,
+)
 from raysim.config import LocalSettings, Settings
 from raysim.errors import DataError, SettingsError
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
@@ -48,6 +54,7 @@ from raysim.samples.client_indices import (
 from raysim.samples.data import Dataset, Model, Progress, Split, may_have_own_tests
 from raysim.samples.local_cut import LocalCut, have_common_samples, with_cut, without_cut
 from raysim.samples.participants import Participants
+from raysim.samples.preparation import PREPARATION, Preparation
 
 CLIENT_TESTS = "Task.client_tests"
 MOST_NAMES = 20
@@ -92,6 +99,7 @@ class Federation:
         root: Numbers of the server's own training samples, if any.
         test_rows: Numbers of the samples in the test set, ascending; None: all test samples.
         names: Names of the clients [K]; empty if they have numbers alone.
+        preparation: How new data becomes inputs of the network; None for a task.
         most: Most samples to open of each client, of the server's root samples and of each batch of
             the test set; None: all.
     """
@@ -113,6 +121,7 @@ class Federation:
     test_rows: Indices | None = None
     root: Indices = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     names: tuple[str, ...] = ()
+    preparation: Preparation | None = None
     most: int | None = None
 
     @property
@@ -336,17 +345,37 @@ def _cast(split: S, dtype: torch.dtype, place_of: Callable[[int], str]) -> S:
     return replace(split, x=x, y=y)
 
 
-def model_builder(settings: Settings, train: Callable[[], Split]) -> Callable[[], nn.Module]:
-    """Return the function that builds the model of settings for the dataset's samples and classes.
+def model_builder(settings: Settings, size: tuple[tuple[int, ...], int]) -> Callable[[], nn.Module]:
+    """Return the function that builds the model of settings.
 
     Args:
         settings: The settings.
-        train: Opens the training samples; some datasets' sizes are read from them.
-
-    Raises:
-        SettingsError: the dataset fails.
+        size: Shape of an input, and number of outputs.
     """
-    return partial(call, settings.model, Model.build, *network_size(settings.dataset, train))
+    return partial(call, settings.model, Model.build, *size)
+
+
+def preparation_of(
+    settings: Settings, paths: Mapping[str, Path], train: Split, scoring: Scoring
+) -> Preparation:
+    """Return how new data becomes inputs of a run's network.
+
+    Args:
+        settings: The run's settings.
+        paths: The prepared files by split.
+        train: The training samples.
+        scoring: Loss and metrics.
+    """
+    shape, outputs = network_size(settings.dataset, lambda: train)
+    return Preparation(
+        stored=tuple(train.x.shape[1:]),
+        dtype=str(train.x.dtype),
+        inputs=shape,
+        outputs=outputs,
+        classes=class_names(settings.dataset, paths),
+        unit=unit_of(scoring),
+        columns=str(open_split(paths[PREPARATION]).x[0]) if PREPARATION in paths else "",
+    )
 
 
 def _prepared(data: Dataset, root: Callable[[], Path]) -> Mapping[str, Path]:
@@ -379,17 +408,20 @@ def from_settings(
     test_rows, local_test = _of_natural_clients(settings, train, paths["test"], indices)
     scored = settings.evaluation.clients or settings.evaluation.local_test
     none = Split(train.x[:1][:0], train.y[:0])  # of no sample torch could not tell the layout
+    scoring = call(settings.dataset, Dataset.scoring_of, train.y)
+    preparation = preparation_of(settings, paths, train, scoring)
     return Federation(
         paths["train"],
         paths["test"] if settings.dataset.has_test else none,
         indices,
         PreparedPipeline(settings),
-        model_builder(settings, lambda: train),
+        model_builder(settings, preparation.size),
         partial(_prepared, settings.data, root),
-        call(settings.dataset, Dataset.scoring_of, train.y),
+        scoring,
         local_test=local_test if scored else None,
         test_rows=test_rows,
-        class_names=class_names(settings.dataset, paths),
+        class_names=preparation.classes,
+        preparation=preparation,
         names=settings.partition.names_of(train, indices),
     )
 

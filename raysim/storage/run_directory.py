@@ -22,6 +22,7 @@ from raysim.config import Settings, parse
 from raysim.errors import DataError, RunError, SettingsError
 from raysim.process.source import source
 from raysim.samples.client_indices import ClientIndices, ListedIndices, own_indices
+from raysim.samples.preparation import Preparation
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
 from raysim.storage.checkpoints import BEST_MODEL, MODEL, Checkpoints
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
@@ -30,7 +31,8 @@ from raysim.storage.plugins import SEALS, Plugins, modules_of
 from raysim.storage.revisions import revisions_of
 from raysim.storage.rows.metrics import declared_in, read_metrics
 from raysim.storage.rows.parted import with_names
-from raysim.storage.schema import SCHEMA, recorded_settings
+from raysim.storage.schema import SCHEMA, check_schema, recorded_settings
+from raysim.storage.sealed.words import read_sealed, sealed
 from raysim.storage.summary import end_of, summarise
 from raysim.user_input import as_typed, canonical, may_change, may_grow, parse_json
 
@@ -61,6 +63,7 @@ class RunDirectory:
     model = property(lambda self: self.path / MODEL)
     best_model = property(lambda self: self.path / BEST_MODEL)
     partition = property(lambda self: self.path / "partition.arrow")
+    preparation = property(lambda self: self.path / "preparation.json")
     checkpoints = property(lambda self: self.path / "checkpoints")
     errors = property(lambda self: self.path / "errors.log")
     failed = property(lambda self: self.path / "failed.json")
@@ -297,6 +300,26 @@ class RunDirectory:
                 writer.write_table(table)
 
         replace_file(self.partition, write)
+
+    def save_preparation(self, preparation: Preparation) -> None:
+        """Save how samples become inputs of the network."""
+        write_json(self.preparation, sealed({"schema": SCHEMA, **preparation.to_json()}))
+
+    def read_preparation(self) -> Preparation | None:
+        """Return how samples become inputs of the network; None if the run has not stored it.
+
+        Raises:
+            RunError: the file is damaged, or another version wrote it.
+        """
+        if not os.path.lexists(self.preparation):
+            return None
+        try:
+            values = read_sealed(self.path, self.preparation.name)
+            check_schema(self.preparation, values)
+            return Preparation.of({k: v for k, v in values.items() if k not in ("schema", "seal")})
+        except (OSError, ValueError) as error:
+            cause = getattr(error, "strerror", None) or error
+            raise RunError(f"{self.preparation}: is damaged ({cause}); restore it") from error
 
     def save_environment(self, actors: Sequence[Mapping[str, Any]] = (), **resources: Any) -> None:
         """Write versions, machine, actors, and the environment of each node.

@@ -17,8 +17,9 @@ from pydantic import Field
 from raysim.samples.data import Progress
 from raysim.workloads.datasets.clients import SDIST, Package
 from raysim.workloads.datasets.fetch import Source, from_package, obtain
+from raysim.workloads.datasets.files.applied import Missing
 from raysim.workloads.datasets.files.dataset import FileDataset
-from raysim.workloads.datasets.files.samples import Missing, Names, Task
+from raysim.workloads.datasets.files.samples import Names, Task
 from raysim.workloads.datasets.files.source import Sources
 from raysim.workloads.datasets.files.tables import table
 from raysim.workloads.datasets.prepared import workspace

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from raysim.api.scoring import in_own_unit
 from raysim.config import parse
 from raysim.errors import RunError, SettingsError
 from raysim.federation.federation import load_tensors, model_builder
-from raysim.federation.prepared import open_prepared, prepared
+from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.samples.data import Dataset, Split
+from raysim.samples.preparation import Preparation
 from raysim.storage.checkpoints import BEST_MODEL, MODEL
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
@@ -52,7 +55,7 @@ def load_network(
     Args:
         path: The run directory.
         model: The network of a run with its own task, or a function that builds the network.
-        root: Returns the data root; called if the network's size depends on the samples.
+        root: Returns the data root; called if a size or a unit is read from the samples.
         note: Called with a line if a checkpoint replaces a damaged file.
         best: Whether to return the network of the best round.
 
@@ -66,8 +69,12 @@ def load_network(
     settings = parse(raw)
     if own_task and model is None:
         raise RunError(f"{path}: this run had its own task; raysim.load needs its `model`")
+    stored = _stored(directory)
     samples = cache(lambda: _samples(settings.data, root))
-    build = model if model is not None else model_builder(settings, samples)
+    build = model
+    if build is None:
+        size = stored.size if stored else network_size(settings.dataset, samples)
+        build = model_builder(settings, size)
     with torch.random.fork_rng(devices=[]):
         built = build if isinstance(build, nn.Module) else build()
         network = settings.method.network(built)
@@ -82,10 +89,18 @@ def load_network(
     load_tensors(network, tensors, str(path))
     if model is None and not settings.dataset.scoring.classifies:
         # Such outputs were trained in another unit than that of the targets.
-        predict = settings.dataset.scoring_of(samples().y).predict
+        unit = stored.unit if stored else None
+        predict = in_own_unit(unit) if unit else settings.dataset.scoring_of(samples().y).predict
         if predict is not settings.dataset.scoring.predict:
             network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))
     return network.eval()
+
+
+def _stored(run_dir: RunDirectory) -> Preparation | None:
+    """Return the preparation that a run has stored; None, too, where it is damaged."""
+    with suppress(RunError):
+        return run_dir.read_preparation()
+    return None
 
 
 def _samples(data: Dataset, root: Callable[[], Path]) -> Split:

@@ -126,6 +126,8 @@ class Run:
         commits.restore()
         held = without_cut(context.federation.client_indices)
         context.run_dir.save_partition(held, context.federation.names)
+        if context.federation.preparation:
+            context.run_dir.save_preparation(context.federation.preparation)
         context.run_dir.save_environment()
         try:
             self._decide_stack_size()

@@ -24,8 +24,10 @@ from raysim.api.scoring import CLASSIFICATION, REGRESSION, Scoring, standardised
 from raysim.errors import DataError
 from raysim.numbers.arrays import Array
 from raysim.samples.data import NOTES, Progress, Split
+from raysim.samples.preparation import PREPARATION
 from raysim.user_input import portable_name, user_path
 from raysim.workloads.datasets.files.columns import Figures
+from raysim.workloads.datasets.files.pictures import Look
 from raysim.workloads.datasets.files.samples import Choice, Samples
 from raysim.workloads.datasets.files.source import Source, Sources
 from raysim.workloads.datasets.files.sources import Reading, find_sources
@@ -103,7 +105,7 @@ class FileDataset(Choice):
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
         more = ["classes"] if self.task == "classification" else []
-        splits = ("train", "test", *more, NOTES)
+        splits = ("train", "test", *more, NOTES, PREPARATION)
 
         def build(work_folder: Path) -> dict[str, Split | Iterator[Split]]:
             samples = Samples.of(self.extracted(sources, work_folder), self, progress)
@@ -113,7 +115,8 @@ class FileDataset(Choice):
             if "classes" in splits:
                 labels = np.array(samples.labels)
                 built["classes"] = Split(labels, np.arange(len(labels)))
-            built[NOTES] = samples.notes()  # written last, when all has been read
+            built[NOTES] = samples.notes()  # written late, when all has been read
+            built[PREPARATION] = samples.preparation()
             return built
 
         try:
@@ -204,4 +207,4 @@ class Files(FileDataset):
 
     @property
     def _reading(self) -> Reading:
-        return Reading(self.split, self.image_size, self.target)
+        return Reading(self.split, Look(self.image_size), self.target)

@@ -16,6 +16,7 @@ from functools import cached_property
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +46,7 @@ MOST_PIXELS = 2**26
 PART_BYTES = 16 * 2**20
 HEADS = 4096
 """Heads of images that are read at once."""
-X, Y, CLIENT = "x", "y", "client"
+X, Y, CLIENT, FILE = "x", "y", "client", "file"
 
 File = Path | BytesIO
 Size = tuple[int, int]
@@ -64,14 +65,27 @@ def class_folders(folder: Path) -> list[Path]:
     return [] if any(map(is_image, names)) else inside
 
 
-def by_class(
-    path: Path, image_size: int | None, folders: Mapping[str, Path] | None = None
-) -> Source:
+class Look(NamedTuple):
+    """Size and mode in which images are read.
+
+    Attributes:
+        size: Height and width; None: those of the first file.
+        mode: Mode of Pillow: L, RGB or NUMBERS; None: L, unless a file has colours or 16 bits.
+    """
+
+    size: int | None = None
+    mode: str | None = None
+
+
+AS_IN_FILES = Look()
+
+
+def by_class(path: Path, look: Look, folders: Mapping[str, Path] | None = None) -> Source:
     """Return the images of a folder's folders, labelled with their names.
 
     Args:
         path: The folder.
-        image_size: Height and width of images; None: the files'.
+        look: Size and mode of the images.
         folders: The folder of each client's folders, by its name; None: there are no clients.
 
     Raises:
@@ -88,7 +102,7 @@ def by_class(
             listed += [(class_folder / name, class_folder.name, client) for name in names]
     if not listed:
         raise DataError(f"{path}: contains no images")
-    read_all = ImageReader(lambda: (image for image, *_ in listed), image_size)
+    read_all = ImageReader(lambda: (image for image, *_ in listed), look)
 
     def read(wanted: tuple[str, ...]) -> Batches:
         for start in range(0, len(listed), read_all.rows):
@@ -109,7 +123,34 @@ def by_class(
     )
 
 
-def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
+def unlabelled(path: Path, look: Look) -> Source:
+    """Return an image, or all images in a folder and below it, with the names of their files.
+
+    Raises:
+        DataError: there are none.
+    """
+    files = [path] if path.is_file() else [*_images(path)]
+    if not files:
+        raise DataError(f"{path}: contains no images")
+    above = path.parent if path.is_file() else path
+    read_all = ImageReader(lambda: files, look)
+
+    def read(wanted: tuple[str, ...]) -> Batches:
+        for start in range(0, len(files), read_all.rows):
+            part = files[start : start + read_all.rows]
+            columns: dict[str, Array] = {FILE: np.array([str(f.relative_to(above)) for f in part])}
+            if X in wanted:
+                columns[X] = read_all(part)
+            yield as_columns({name: columns[name] for name in wanted})
+
+    return Source(
+        *(path, (FILE, X), read, tuple(files)),
+        arrays=lambda: {X: read_all.kind},
+        images=(X,),
+    )
+
+
+def by_table(folder: Path, labels: Path, look: Look) -> Source:
     """Return the images that a table of a folder names, with the table's other columns.
 
     The first column of image names is the column of images.
@@ -136,7 +177,7 @@ def by_table(folder: Path, labels: Path, image_size: int | None) -> Source:
     def places() -> Iterator[Path]:
         return (place(name) for (names,) in rows.read((column,)) for name in names.to_pylist())
 
-    read_all = ImageReader(places, image_size)
+    read_all = ImageReader(places, look)
 
     def read(wanted: tuple[str, ...]) -> Batches:
         for whole in rows.read(tuple(dict.fromkeys((*wanted, column)))):
@@ -167,14 +208,14 @@ class ImageReader:
     Their heads are read for that, once the kind of the images is asked for, up to one of colours.
     """
 
-    def __init__(self, images: Callable[[], Iterable[File]], image_size: int | None) -> None:
+    def __init__(self, images: Callable[[], Iterable[File]], look: Look) -> None:
         """Read no image yet.
 
         Args:
             images: Returns all images.
-            image_size: Height and width of the results; None: the first image's.
+            look: Size and mode of the results.
         """
-        self._images, self._image_size = images, image_size
+        self._images, self._look = images, look
 
     @cached_property
     def _form(self) -> tuple[Size, str]:
@@ -182,10 +223,11 @@ class ImageReader:
         images = iter(self._images())
         with _unwarned(), ThreadPoolExecutor(usable_cores()) as pool:
             (size, mode), *_ = map(_head, islice(images, 1))
-            while mode != "RGB" and (part := [*islice(images, HEADS)]):
+            mode = self._look.mode or mode
+            while not self._look.mode and mode != "RGB" and (part := [*islice(images, HEADS)]):
                 if "RGB" in (picture_mode for _, picture_mode in pool.map(_head, part)):
                     mode = "RGB"
-        return size if self._image_size is None else (self._image_size, self._image_size), mode
+        return size if self._look.size is None else (self._look.size, self._look.size), mode
 
     @property
     def kind(self) -> ArrayKind:
@@ -219,7 +261,7 @@ class ImageReader:
                 whole = _scaled(image) if image.mode == DEEP else image.convert(mode)
         except DAMAGE as error:
             raise _not_decoded(path, error) from error
-        if self._image_size is not None:
+        if self._look.size is not None:
             whole = whole.resize(size, Image.Resampling.BILINEAR)
         if whole.size != size:
             raise DataError(

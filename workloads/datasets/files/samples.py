@@ -22,6 +22,7 @@ from raysim.errors import DataError
 from raysim.numbers.arrays import Array
 from raysim.samples.data import Dataset, Progress, Split
 from raysim.user_input.limits import MOST
+from raysim.workloads.datasets.files.applied import ColumnsOfRun, Missing
 from raysim.workloads.datasets.files.columns import (
     Arrays,
     Dates,
@@ -51,7 +52,6 @@ UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Name of a column that has none, as pandas writes its index and reads it again."""
 
 Task = Literal["classification", "regression"]
-Missing = Literal["refuse", "drop", "mean", "zero"]
 
 
 def _names(value: object) -> object:
@@ -219,6 +219,7 @@ class Samples:
         client: Column of natural clients; empty without any.
         clients: Type of the natural clients.
         left_out: Lines on rows and files that are left out.
+        missing: What is done about missing values.
     """
 
     rows: Mapping[str, Rows]
@@ -227,6 +228,7 @@ class Samples:
     client: str
     clients: pa.DataType
     left_out: tuple[str, ...]
+    missing: Missing
 
     @classmethod
     def of(cls, sources: Sources, choice: Choice, progress: Progress) -> Samples:
@@ -248,7 +250,8 @@ class Samples:
         kind_of_clients = kinds[roles.client].clients if roles.client else pa.string()
         unread = dict.fromkeys(source.unread for source in sources.values() if source.unread)
         notes += tuple(f"not read: {shown(', '.join(names))[1:-1]}" for names in unread)
-        samples = cls(rows, features, target, roles.client, kind_of_clients, notes)
+        what = rows, features, target, roles.client, kind_of_clients, notes, choice.missing
+        samples = cls(*what)
         progress("read files", 1, 3)
         samples._fit()
         progress("read files", 2, 3)
@@ -284,6 +287,11 @@ class Samples:
             *self.target.notes(),
         ]
         yield Split(np.array(lines, dtype=str), np.arange(len(lines)))
+
+    def preparation(self) -> Iterator[Split]:
+        """Yield how columns become inputs, as JSON, once all samples have been encoded."""
+        text = ColumnsOfRun.of(self.features, self.missing).model_dump_json()
+        yield Split(np.array([text], dtype=str), np.arange(1))
 
     def _read_as(self) -> str:
         """Return how the columns were read."""

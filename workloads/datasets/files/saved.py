@@ -27,7 +27,7 @@ from raysim.samples.data import Progress
 from raysim.user_input import parse_json, portable_name, user_path
 from raysim.workloads.datasets.files.dataset import FileDataset
 from raysim.workloads.datasets.files.division import check_divided
-from raysim.workloads.datasets.files.pictures import ImageReader
+from raysim.workloads.datasets.files.pictures import ImageReader, Look
 from raysim.workloads.datasets.files.source import (
     Batches,
     Source,
@@ -69,7 +69,7 @@ class HuggingFace(FileDataset):
         """
         path = self._place(root)
         if (path / STATE).is_file():
-            return {"": _saved(path, self.image_size)}
+            return {"": _saved(path, Look(self.image_size))}
         if not (path / SPLITS).is_file():
             raise DataError(
                 f"dataset.path={path}: has no {STATE} or {SPLITS}, as save_to_disk writes"
@@ -82,12 +82,15 @@ class HuggingFace(FileDataset):
             if not isinstance(self.split, str):
                 check_divided(path, self.split)
             chosen = {"train": "train", "test": test}
-            return {name: _saved(path / folder, self.image_size) for name, folder in chosen.items()}
+            return {
+                name: _saved(path / folder, Look(self.image_size))
+                for name, folder in chosen.items()
+            }
         if isinstance(self.split, str):
             raise DataError(
                 f"dataset.split={shown(self.split)}: no such split; {suggest(self.split, names)}"
             )
-        return {"": _saved(path / "train", self.image_size)}
+        return {"": _saved(path / "train", Look(self.image_size))}
 
     @property
     def own_files(self) -> bool:
@@ -162,7 +165,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _saved(folder: Path, image_size: int | None) -> Source:
+def _saved(folder: Path, look: Look) -> Source:
     rows = table(_files(folder))
     first = next(rows.read(rows.names), None)
     if first is None:
@@ -172,7 +175,7 @@ def _saved(folder: Path, image_size: int | None) -> Source:
         return (_content(value, name) for batch in rows.read((name,)) for value in batch[name])
 
     images = {
-        field.name: ImageReader(partial(contents, field.name), image_size)
+        field.name: ImageReader(partial(contents, field.name), look)
         for field in first.schema
         if pa.types.is_struct(field.type) and "bytes" in {child.name for child in field.type}
     }

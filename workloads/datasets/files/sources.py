@@ -29,6 +29,7 @@ from raysim.user_input import override_text, user_path
 from raysim.workloads.datasets.files import arrays, client_files, pictures, tables
 from raysim.workloads.datasets.files.combined import of_clients, with_target
 from raysim.workloads.datasets.files.division import SPLITS, check_divided
+from raysim.workloads.datasets.files.pictures import AS_IN_FILES, Look
 from raysim.workloads.datasets.files.source import Source, Sources, shown
 from raysim.workloads.datasets.files.unzipped import ZIP
 from raysim.workloads.datasets.image_files import NO_FILE, visible
@@ -60,12 +61,12 @@ class Reading:
 
     Attributes:
         split: The setting `dataset.split`, which may name a file or folder of test samples.
-        image_size: Height and width of images; None: the files'.
+        look: Size and mode of images.
         target: The setting `dataset.target`, which may name a file of targets.
     """
 
     split: float | str
-    image_size: int | None = None
+    look: Look = AS_IN_FILES
     target: str | None = None
 
 
@@ -138,7 +139,7 @@ def _of_folder(folder: Path, reading: Reading) -> Sources:
     files, folders = ([p for p in inside if p.is_dir() == is_dir] for is_dir in (False, True))
     of_tables = [path for path in files if tables.suffix_of(path) in OF_TABLES]
     if len(of_tables) == 1 and any(map(pictures.is_image, _names_below(folder))):
-        return {"": pictures.by_table(folder, of_tables[0], reading.image_size)}
+        return {"": pictures.by_table(folder, of_tables[0], reading.look)}
     if sets := _set_folders(folder, folders, reading.split):
         sources = _of_sets(folder, sets, reading)
         unread = tuple(path.name for path in folders if path not in sets.values())
@@ -153,7 +154,7 @@ def _of_folder(folder: Path, reading: Reading) -> Sources:
             for split, source in sources.items()
         }
     if not ends and _has_classes(folder):
-        return {"": pictures.by_class(folder, reading.image_size)}
+        return {"": pictures.by_class(folder, reading.look)}
     if not ends and folders:
         return _of_client_folders(folder, folders, reading)
     raise DataError(f"dataset.path={folder}: {_told(files, folders)}; known layouts are {LAYOUTS}")
@@ -239,16 +240,15 @@ def _of_client_folders(folder: Path, folders: Sequence[Path], reading: Reading) 
         return _of_folder(folders[0], reading)
     if all(map(_has_classes, folders)):
         by_client = {path.name: path for path in folders}
-        return {"": pictures.by_class(folder, reading.image_size, by_client)}
+        return {"": pictures.by_class(folder, reading.look, by_client)}
     sets = {path.name: _set_folders(path, _folders(path), reading.split) for path in folders}
     if all(
         client_sets and all(map(_has_classes, client_sets.values()))
         for client_sets in sets.values()
     ):
         of_split = {s: {name: client_sets[s] for name, client_sets in sets.items()} for s in SPLITS}
-        size = reading.image_size
         return {
-            split: pictures.by_class(folder, size, by_client)
+            split: pictures.by_class(folder, reading.look, by_client)
             for split, by_client in of_split.items()
         }
     parts = {path.name: _of_folder(path, reading) for path in folders}
