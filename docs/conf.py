@@ -22,7 +22,7 @@ extensions = [
 ]
 root_doc = "docs/index"
 include_patterns = [
-    *("docs/*.md", "examples/*.ipynb", "examples/README.md"),
+    *("docs/*.md", "docs/settings/*.md", "examples/*.ipynb", "examples/README.md"),
     *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"),
     *("raysim/*.md", "tuning/README.md", "cluster/*.md"),
     *("workloads/*.md", "workloads/papers/*.md", "tests/benchmarks/*.md"),

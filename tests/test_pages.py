@@ -1,30 +1,26 @@
-"""README pages: the length of the front page, links, and the table of all settings."""
+"""README pages: the length of the front page, links, and the pages of settings."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-
-from pydantic import BaseModel
 
 from raysim import Aggregation, Attack, Method, Selection, Stage, Temperature
 from raysim.aggregation import AGGREGATIONS
 from raysim.api.columns import Recording
-from raysim.api.components import Acting, Component
+from raysim.api.components import Acting
 from raysim.attack import ATTACKS
 from raysim.channel import STAGES
-from raysim.config import Settings
 from raysim.methods import METHODS
 from raysim.methods.fedavg import FedAvg
 from raysim.selection import SELECTIONS
 from raysim.server import SERVER_RULES
+from tests.docs.settings import FOLDER, pages
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "[a-z]*/*.md", "tests/*/*.md", "workloads/*/*.md")
+PAGES = ("*.md", "[a-z]*/*.md", "docs/*/*.md", "tests/*/*.md", "workloads/*/*.md")
 FOLDERS = (".ci", "cluster", "docs", "examples", "raysim", "tests", "tuning", "workloads")
 CONFLICT = re.compile(rb"^(<{7}|>{7})( |$)", re.MULTILINE)
-ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \|", re.MULTILINE)
 
 
 def test_the_front_page_is_short():
@@ -67,27 +63,11 @@ def test_no_file_has_the_markers_of_a_merge():
     assert not [path for path in files if CONFLICT.search(path.read_bytes())]
 
 
-def defaults(group: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Return the default of each setting, by dotted key, as it is written in an override."""
-    found: dict[str, str] = {}
-    for key, field in group.model_fields.items():
-        if field.is_required():
-            found[f"{prefix}{key}.name"] = "required"
-            continue
-        value = field.get_default(call_default_factory=True)
-        if isinstance(value, Component):
-            found[f"{prefix}{key}.name"] = value.title
-        elif isinstance(value, BaseModel):
-            found |= defaults(type(value), f"{prefix}{key}.")
-        else:
-            text = value if isinstance(value, str) else json.dumps(value)
-            found[prefix + key] = text.replace("null", "none")
-    return found
-
-
-def test_the_table_of_settings_is_complete():
-    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
-    assert dict(ROW.findall(page)) == defaults(Settings)
+def test_the_pages_of_settings_are_those_of_the_code():
+    """`python -m tests.docs.settings` writes them."""
+    assert {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()} == dict(
+        pages()
+    )
 
 
 def test_every_component_is_in_the_page_of_formulas():

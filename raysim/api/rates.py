@@ -137,36 +137,50 @@ class RateSettings(SettingsGroup):
 
     schedule: Literal["constant", "cosine", "linear", "table", "plateau"] = Field(
         default="constant",
-        description="lr by round: lr_decay alone; down to lr_min at the end; by lr_rounds and"
-        " lr_values; or lower where lr_metric no longer improves",
+        description="learning rate by round: constant, with lr_decay; cosine or linear, down to"
+        " lr_min at the last round; table, by lr_rounds and lr_values; plateau, lower"
+        " where lr_metric no longer improves",
     )
     warmup_rounds: Annotated[int, Field(ge=0, le=MOST)] = Field(
-        default=0, description="rounds in which lr rises to its full value"
+        default=0, description="rounds in which the learning rate rises to its full value"
     )
     lr_decay: float = Field(
-        default=1.0, gt=0, le=1, description="factor of lr per round, of schedule=constant"
+        default=1.0,
+        gt=0,
+        le=1,
+        description="factor of the learning rate per round, of schedule=constant",
     )
     lr_min: float = Field(
-        default=0.0, ge=0, description="the first decayed lr at or below it stays; see schedule"
+        default=0.0,
+        ge=0,
+        description="of constant: the first decayed rate at or below it stays; the end of cosine"
+        " and linear; the least of plateau",
     )
     lr_rounds: Annotated[Rounds, BeforeValidator(_as_tuple)] = Field(
-        default=(), description="rounds with a given lr, ascending, from 1; of schedule=table"
+        default=(),
+        description="rounds with a given rate, ascending, from 1, of schedule=table; earlier rounds"
+        " have the full rate",
     )
     lr_values: Annotated[Values, BeforeValidator(_as_tuple)] = Field(
-        default=(), description="lr in each of them"
+        default=(), description="the rate in each of them"
     )
     lr_between: Between = Field(
-        default="hold", description="lr between them: the one before, or by equal steps or factors"
+        default="hold",
+        description="rate between them: hold the one before, or change by equal steps (linear) or"
+        " factors (geometric)",
     )
     lr_metric: Metric = Field(
         default="train_loss",
-        description="metric of rounds, of schedule=plateau; holdout_... need evaluation.holdout",
+        description="metric of rounds that plateau watches; holdout_... need evaluation.holdout",
     )
     lr_factor: float = Field(
-        default=0.5, gt=0, lt=1, description="factor of lr where it no longer improves"
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="factor of the rate where the metric no longer improves",
     )
     lr_patience: Annotated[int, Field(ge=0, le=MOST)] = Field(
-        default=10, description="rounds in a row without improvement that lr outlasts"
+        default=10, description="rounds in a row without improvement before the rate falls"
     )
     lr_threshold: float = Field(
         default=1e-4, ge=0, lt=1, description="least relative improvement of lr_metric"

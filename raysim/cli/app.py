@@ -61,7 +61,7 @@ KINDS = (
     *("presets", "methods", "datasets", "partitions", "models"),
     *("optimizers", "selections", "stages", "aggregations", "attacks"),
     *("servers", "clocks", "temperatures"),
-    *("tables", "figures", "studies", "profiles", "manifests", "rules", "runs"),
+    *("tables", "figures", "studies", "profiles", "manifests", "settings", "rules", "runs"),
 )
 
 

@@ -32,7 +32,7 @@ def listed(kind: str, name: str, model: str = "") -> dict[str, Any]:
         from raysim.cli.stage_bytes import sizes
 
         return {kind: sizes(model)}
-    if name and kind != "rules":
+    if name and kind not in ("settings", "rules"):
         return _entry(kind, name)
     return {kind: _rows(page_of(kind, name))}
 

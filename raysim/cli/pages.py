@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from types import UnionType
@@ -18,7 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from raysim.api.components import Component, Registry, look_up, registries
-from raysim.user_input import override_text
+from raysim.user_input import as_typed, override_text
 
 FORMULA = 4 * " "
 """Indentation of formulas; their lines are not joined."""
@@ -29,6 +28,7 @@ NAMED: Mapping[str, tuple[str, str]] = {
     "studies": ("raysim.tuning.studies", "STUDIES"),
     "profiles": ("raysim.cluster.profiles", "PROFILES"),
     "rules": ("raysim.cli.rules", "NAMES"),
+    "settings": ("raysim.cli.settings", "NAMES"),
 }
 """Modules of kinds that are no components, and their names or mappings by name."""
 PAGES = {
@@ -36,6 +36,7 @@ PAGES = {
     "figures": "raysim.workloads.papers.figure_pages",
     "studies": "raysim.tuning.pages",
     "rules": "raysim.cli.rules",
+    "settings": "raysim.cli.settings",
 }
 """Modules by kind, if the module's `page(name)` makes the kind's pages; the name may be empty."""
 FEW = 4
@@ -155,16 +156,20 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
     described: type[Component] = registry.get(name)
     settings = Table("setting", "default", "range", "description", box=None)
     for key, field in described.model_fields.items():
-        default = json.dumps(field.get_default(call_default_factory=True), default=str)
-        default = "must be given" if field.is_required() else default
-        settings.add_row(
-            registry.setting(name, key), default, allowed(field), field.description or ""
-        )
+        settings.add_row(*map(Text, setting_row(registry.setting(name, key), field)))
     parts: list[RenderableType] = [Text(name, style="bold"), Text(_reflowed(described))]
     if described.model_fields:
         parts.append(settings)
     parts.append(Text(_reflowed(inspect.getmodule(described))))
     return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
+
+
+def setting_row(setting: str, field: FieldInfo) -> tuple[str, str, str, str]:
+    """Return a setting, its default as it is typed, its range, and its description."""
+    default = None if field.is_required() else field.get_default(call_default_factory=True)
+    typed = default.title if isinstance(default, Component) else as_typed(default)
+    typed = "must be given" if field.is_required() else typed
+    return setting, typed, allowed(field), field.description or ""
 
 
 def _reflowed(documented: object) -> str:

@@ -17,12 +17,15 @@ class EvaluationSettings(SettingsGroup):
 
     every: Count = Field(default=1, description="rounds between evaluations")
     test: bool = Field(
-        default=True, description="evaluate the test set; false: it is not opened, nor clients' own"
+        default=True,
+        description="evaluate the test set; false: neither the test set nor the clients' own tests"
+        " are opened",
     )
     test_samples: Literal["clients", "all"] = Field(
         default="clients",
-        description="test set: the samples of the clients' keys, if natural clients have their own"
-        " test samples; or all, which those of client_accuracy_... are also drawn from",
+        description="test set of natural clients that have test samples: clients, the samples of"
+        " the clients' keys (writers, roles); or all samples, from which those of"
+        " client_accuracy_... are drawn too",
     )
     holdout: float = Field(
         default=0.0,
@@ -34,46 +37,50 @@ class EvaluationSettings(SettingsGroup):
         default=0.0,
         ge=0,
         lt=1,
-        description="fraction of each client's own samples that is kept from training and tests it;"
-        " if clients have their own test samples, these do, and none is cut",
+        description="fraction of each client's own samples that is kept from training and tests"
+        " that client; clients that have test samples of their own are tested on these,"
+        " and none is cut",
     )
     local_test_cut: Literal["stratified", "random"] = Field(
         default="stratified",
-        description="cut of local_test: by class, where targets are class numbers; or at random",
+        description="cut of local_test: stratified by class, where targets are class numbers; or"
+        " random, as PFLlib cuts",
     )
     new_clients: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="fraction of the clients that is kept out of training, and tested as new ones",
+        description="fraction of the clients, drawn by the seed, that never trains and is tested as"
+        " new clients; fraction is a share of the others",
     )
     finetune_epochs: Annotated[int, Field(ge=0, le=MOST)] = Field(
         default=0,
-        description="epochs of plain local training of the deployed model before a further test of"
-        " each client; 0: none",
+        description="epochs of plain local training of the model that a client deploys, before a"
+        " further test of it; the fine-tuned model is dropped; 0: none",
     )
     finetune_steps: Count | None = Field(
         default=None,
-        description="steps of it in place of evaluation.finetune_epochs; none: epochs",
+        description="steps of fine-tuning in place of epochs: evaluation.finetune_steps=3; none:"
+        " epochs",
     )
     when: Literal["before", "after"] = Field(
         default="before",
-        description="models that clients deploy: as they are before the local training of a round,"
-        " or after it",
+        description="models that clients deploy: before the local training of a round, the newest"
+        " broadcast with the state that each client has kept; or after it",
     )
     train_set: bool = Field(
         default=False,
-        description="evaluate the clients' training samples, too, all together: train_set_...",
+        description="also evaluate the clients' training samples, all together: columns"
+        " train_set_...",
     )
     clients: bool = Field(
         default=False,
-        description="evaluate clients one by one: on the test samples of their keys where natural"
-        " clients have any (evaluation.test_samples=clients), or else on some in their class"
-        " proportions",
+        description="evaluate clients one by one: natural clients (by_key, natural) on the test"
+        " samples of their key, others on test samples in their class proportions",
     )
     trained: bool = Field(
         default=False,
-        description="evaluate the models of a round's clients as they were trained, before the"
+        description="evaluate the models of a round's clients as training left them, before the"
         " aggregation, on their samples of evaluation.clients",
     )
 

@@ -47,53 +47,79 @@ class LocalSettings(RateSettings):
 
     _of: ClassVar[str] = "local"
 
-    epochs: Count = Field(default=1, description="local epochs E; 1 with local.steps")
+    epochs: Count = Field(default=1, description="local epochs E; must be 1 with local.steps")
     steps: Count | None = Field(
-        default=None, description="local steps of a client in place of epochs; none: epochs"
+        default=None,
+        description="local steps of a client in place of epochs: local.epochs=1 local.steps=20;"
+        " none: epochs",
     )
-    batch_size: Count | Literal["full"] = Field(default=10, description='batch size B, or "full"')
+    batch_size: Count | Literal["full"] = Field(
+        default=10, description="batch size B; full: all samples of a client"
+    )
     drop_last: bool = Field(
-        default=False, description="leave out an epoch's last batch if it is smaller than B"
+        default=False,
+        description="leave out the last batch of an epoch if it has fewer samples than B, as"
+        " DataLoader(drop_last=True); a client with fewer samples than B keeps its one"
+        " batch",
     )
     optimizer: str = Field(
         default="sgd", description="sgd, adam, adamw, adagrad, rmsprop, or package.module:Class"
     )
     lr: float = Field(default=0.1, gt=0, description="learning rate")
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd and rmsprop")
-    nesterov: bool = Field(default=False, description="Nesterov momentum; needs momentum above 0")
-    betas: Annotated[tuple[Beta, Beta], BeforeValidator(_pair)] | None = Field(
-        default=None, description="of adam and adamw; none: 0.9 and 0.999"
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of sgd and rmsprop")
+    nesterov: bool = Field(
+        default=False, description="Nesterov momentum of sgd; needs momentum above 0"
     )
-    alpha: Beta | None = Field(default=None, description="of rmsprop; none: 0.99")
+    betas: Annotated[tuple[Beta, Beta], BeforeValidator(_pair)] | None = Field(
+        default=None,
+        description="betas of adam and adamw: local.betas=[0.9,0.99]; none: 0.9 and 0.999",
+    )
+    alpha: Beta | None = Field(
+        default=None, description="smoothing constant of rmsprop; none: 0.99"
+    )
     eps: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="added to the root of squares; none: 1e-8, of adagrad 1e-10"
+        default=None,
+        description="added to the root of squares by all optimizers except sgd; none: 1e-8, of"
+        " adagrad 1e-10",
     )
     weight_decay: float = Field(
-        default=0.0, ge=0, description="L2 penalty; of adamw decoupled (torch's default is 0.01)"
+        default=0.0,
+        ge=0,
+        description="L2 penalty; of adamw the decoupled decay, which torch sets to 0.01",
     )
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="largest norm of the loss's gradient; none: not clipped"
+        default=None, description="largest norm of the gradient of a step; none: not clipped"
     )
     keep: bool = Field(
-        default=False, description="a client keeps its optimizer's state between its rounds"
+        default=False,
+        description="a client keeps its optimizer's state and continues with it in its next round",
     )
     tail_average: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="share of a client's last local steps; their models are averaged; 0: the last",
+        description="share of a client's last local steps whose models are averaged: 0.5 averages"
+        " the last half; 0: the model after the last step",
     )
     label_smoothing: float = Field(
-        default=0.0, ge=0, le=1, description="share of a target that is spread over all classes"
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of a sample's target that is spread over all classes",
     )
     class_weights: Annotated[
         tuple[Weight, ...] | Literal["balanced"] | None, BeforeValidator(_class_weights)
     ] = Field(
         default=None,
-        description="weight of each class in the loss; balanced: by its samples; none: equal",
+        description="weight of each class in the loss: local.class_weights=[1,5]; balanced: by the"
+        " classes' counts in the training set; none: equal",
     )
     temperature: float = Field(
-        default=1.0, gt=0, description="T, divides the logits in the training loss only"
+        default=1.0,
+        gt=0,
+        description="softmax temperature T, which divides the logits in the training loss, not in"
+        " evaluation; test_loss_at_temperature is the test loss at T. With another"
+        " temperature.name this is T of the first round, or of most clients",
     )
 
     @property

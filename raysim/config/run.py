@@ -67,50 +67,71 @@ def _weights_file(path: str) -> str:
 class Settings(SettingsGroup):
     """Everything that a run depends on."""
 
-    dataset: Annotated[Dataset, *component_field(DATASETS)]
-    partition: Annotated[Partition, *component_field(PARTITIONS)]
-    model: Annotated[Model, *component_field(MODELS)]
-    method: Annotated[Method, *component_field(METHODS)]
+    dataset: Annotated[Dataset, *component_field(DATASETS)] = Field(
+        description="samples to train on"
+    )
+    partition: Annotated[Partition, *component_field(PARTITIONS)] = Field(
+        description="split of the samples over clients"
+    )
+    model: Annotated[Model, *component_field(MODELS)] = Field(description="network")
+    method: Annotated[Method, *component_field(METHODS)] = Field(description="federated method")
     selection: Annotated[Selection, *component_field(SELECTIONS)] = Field(
-        default=Uniform(), validate_default=True
+        default=Uniform(), validate_default=True, description="which clients take part in a round"
     )
     channel: Annotated[Mapping[str, Stage], *ordered_field(STAGES, "channel")] = Field(
-        default={}, description="stages that uploads go through, in order, by name"
+        default={}, description="stages that uploads go through, in order: channel.clip.norm=1"
     )
     downlink: Annotated[Mapping[str, Stage], *ordered_field(STAGES, "downlink")] = Field(
-        default={}, description="stages that the broadcast model goes through, in order, by name"
+        default={},
+        description="stages that the broadcast model goes through, in order:"
+        " downlink.topk.fraction=0.05",
     )
-    aggregation: Annotated[Aggregation, *component_field(AGGREGATIONS)] = Mean()
-    attack: Annotated[Attack, *component_field(ATTACKS)] = NoAttack()
-    clock: Annotated[Clock, *component_field(CLOCKS)] = NoClock()
+    aggregation: Annotated[Aggregation, *component_field(AGGREGATIONS)] = Field(
+        default=Mean(), description="how updates become one"
+    )
+    attack: Annotated[Attack, *component_field(ATTACKS)] = Field(
+        default=NoAttack(),
+        description="what bad clients do, with attack.fraction or attack.per_round",
+    )
+    clock: Annotated[Clock, *component_field(CLOCKS)] = Field(
+        default=NoClock(), description="virtual clock: devices, or none"
+    )
     temperature: Annotated[Temperature, *component_field(TEMPERATURES, "local.temperature")] = (
-        Constant()
+        Field(default=Constant(), description="T by round, client or sample")
     )
     clients: Count = Field(
         default=100, description="number of clients K; natural clients: all, if it is not given"
     )
     rounds: Count = Field(default=100, description="maximum number of rounds")
-    fraction: float = Field(default=0.1, gt=0, le=1, description="fraction C of clients a round")
+    fraction: float = Field(
+        default=0.1, gt=0, le=1, description="fraction C of the clients that is sampled every round"
+    )
     seed: Seed = Field(default=0, description="seed of all random streams")
     weighting: Weighting | Annotated[str, AfterValidator(_weights_file)] = Field(
         default="examples",
-        description="weights of the mean: samples, all alike, or those of a table, CSV or Parquet:"
-        " client, weight",
+        description="weights of the mean: examples weights a client by its samples, uniform weights"
+        " all clients alike; or a CSV or Parquet file with the columns client and weight"
+        " (any scale, above 0), which is refused where a method or"
+        " aggregation.weighting=fixed weighs clients itself",
     )
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="stop when the main score, an accuracy, reaches this value"
     )
     patience: Count | None = Field(
-        default=None, description="stop after so many rounds without improvement of the metric"
+        default=None,
+        description="stop after so many rounds without improvement of the metric; at least"
+        " evaluation.every, because only evaluated rounds count",
     )
     patience_metric: str | None = Field(
         default=None,
-        description="column of rounds, of patience and model_best.safetensors; none: the main"
-        " score, on held-out samples before others",
+        description="column that patience and model_best.safetensors follow: a column of an"
+        " evaluation, train_loss, objective, or one that a component declares; none: the"
+        " main score, on held-out samples before others",
     )
     patience_mode: Literal["auto", "max", "min"] = Field(
         default="auto",
-        description="whether larger or smaller values of it are better; auto: as it is declared",
+        description="whether larger (max) or smaller (min) values of it are better; auto: as the"
+        " column is declared",
     )
     out: Annotated[str, AfterValidator(partial(_path, "out"))] | None = Field(
         default=None, description="run directory; none: a new one under runs/"
@@ -118,30 +139,46 @@ class Settings(SettingsGroup):
     checkpoint_every: Count = Field(default=10, description="rounds between checkpoints")
     keep_clients: bool = Field(
         default=False,
-        description="keep the networks of the last round's clients as they have trained them",
+        description="keep the networks of the last round's clients in client_models/, as training"
+        " left them, before the channel and the aggregation; a file per client and round",
     )
     on_client_error: Literal["stop", "drop"] = Field(
-        default="stop", description="a client that failed twice stops the run, or is dropped"
+        default="stop",
+        description="stop: a client that fails in two processes (inline: twice) stops the run;"
+        " drop: it is dropped and counted",
     )
-    trace: bool = Field(default=False, description="record the time of a round's phases")
+    trace: bool = Field(
+        default=False,
+        description="record the time of each phase, as columns of metrics.parquet and a Perfetto"
+        " trace",
+    )
     tracker: Literal["mlflow", "wandb"] | None = Field(
-        default=None, description="log settings, rounds and summary there, too"
+        default=None, description="also log settings, rounds and summary there; changes no result"
     )
     analysis: Annotated[tuple[str, ...], BeforeValidator(analysis_names)] = Field(
-        default=(), description="measurements of evaluated rounds; they change no bit of the model"
+        default=(),
+        description="analyses of the evaluated rounds: analysis=cka,kl_activations; they change no"
+        " bit of the model",
     )
     reference: Annotated[str, AfterValidator(partial(_path, "reference", absolute=True))] | None = (
-        Field(default=None, description="run directory; analyses compare with its model")
+        Field(
+            default=None,
+            description="run directory; cka, weight_divergence and norm_divergence compare with its"
+            " model; recorded as an absolute path",
+        )
     )
     start_from: (
         Annotated[str, AfterValidator(partial(_path, "start_from", absolute=True))] | None
     ) = Field(
         default=None,
-        description="run directory, .safetensors file or torch's state_dict (.pth) with the tensors"
-        " to start training from",
+        description="run directory, .safetensors file or torch's state_dict (.pth) whose tensors"
+        " training starts from, in place of drawn weights; recorded as an absolute path",
     )
     local: LocalSettings = LocalSettings()
-    server: Annotated[ServerRule, *component_field(SERVER_RULES)] = ModelMean()
+    server: Annotated[ServerRule, *component_field(SERVER_RULES)] = Field(
+        default=ModelMean(),
+        description="how the server moves the model, and the schedule of its rate",
+    )
     evaluation: EvaluationSettings = EvaluationSettings()
     engine: EngineSettings = EngineSettings()
 

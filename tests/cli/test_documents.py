@@ -101,6 +101,21 @@ def test_long_paths_of_runs_leave_room_for_what_is_told(raysim_command, write_ru
     assert first.split()[0] + "".join("".join(line.split()) for line in rest) == str(path)
 
 
+def test_settings_are_listed_by_group(raysim_command, document):  # noqa: F811
+    values = raysim.load_config("mnist-fedavg").to_dict()
+    groups = ("local", "evaluation", "engine")
+    named = {k: f"{k}.name" for k, v in values.items() if isinstance(v, dict) and "name" in v}
+    keys = [named.get(key, key) for key in values if key not in groups]
+    keys += [f"{group}.{key}" for group in groups for key in values[group]]
+    listed = document("list", "settings")["settings"]
+    assert sorted(each["setting"] for each in listed) == sorted(keys)
+    assert all(each["description"] for each in listed)
+    assert document("list", "settings", "engine")["settings"] == listed[-11:]
+    (rate,) = document("list", "settings", "local.lr")["settings"]
+    assert (rate["default"], rate["range"]) == ("0.1", "> 0")
+    assert "did you mean 'local'?" in one_line_error(raysim_command("list", "settings", "loca"))
+
+
 def test_errors_are_a_line_on_stderr(raysim_command):  # noqa: F811
     assert "nosuch" in one_line_error(raysim_command("list", "methods", "nosuch", "--json"))
     assert "nosuch" in one_line_error(raysim_command("compare", "nosuch", "--json"))
@@ -113,7 +128,7 @@ def test_names_are_whole_at_any_width(raysim_command, document, monkeypatch, wid
     monkeypatch.setattr(app.console, "width", width)
     for kind in KINDS[:-1]:
         _, out, _ = raysim_command("list", kind)
-        assert {*names_of(kind)} <= {*out.split()} or kind == "rules"
+        assert {*names_of(kind)} <= {*out.split()} or kind in ("rules", "settings")
         assert "…" not in out and max(map(len, out.splitlines())) <= width
         entries = document("list", kind)[kind]
         last = [word for entry in entries for word in [*entry.values()][-1].split()]
