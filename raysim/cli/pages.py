@@ -39,7 +39,7 @@ PAGES = {
     "settings": "raysim.cli.settings",
 }
 """Modules by kind, if the module's `page(name)` makes the kind's pages; the name may be empty."""
-FEW = 4
+FEW = 3
 """Names of a kind that a list of kinds shows."""
 PADDING = 2
 """Characters between two columns."""
