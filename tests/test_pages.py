@@ -24,7 +24,7 @@ CONFLICT = re.compile(rb"^(<{7}|>{7})( |$)", re.MULTILINE)
 
 
 def test_the_front_page_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 250
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_what_a_class_may_state_is_on_one_page():

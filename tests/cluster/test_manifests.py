@@ -57,7 +57,7 @@ def test_manifests_are_listed_and_printed_as_they_stand(raysim_command):
 
 def test_kubectl_applies_the_files_that_were_printed():
     texts = [(MANIFESTS / name).read_text() for name in (RAY_JOB, STORAGE)]
-    for text in (*texts, (ROOT / "README.md").read_text(encoding="utf-8")):
+    for text in (*texts, (ROOT / "docs/clusters.md").read_text(encoding="utf-8")):
         written = re.findall(r"raysim list manifests kuberay-\S+ > (\S+)", text)
         applied = re.findall(r"kubectl apply -f (\S+)", text)
         assert applied and {*applied} == {*written} <= {"job.yaml", "storage.yaml"}

@@ -1,4 +1,4 @@
-"""README's commands for each kind of machine: few, and those that can run here do."""
+"""The page's commands for each kind of machine: few, and those that can run here do."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import ray
 from raysim.cluster.profiles import PROFILES
 from tests.cluster.head import PATIENCE_SECONDS, SCRIPTS, Head
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SECTION = README.split("## Where it runs\n")[1].split("\n## ")[0]
+PAGE = (Path(__file__).parents[2] / "docs/clusters.md").read_text(encoding="utf-8")
+SECTION = PAGE.split("## Commands for each machine\n")[1].split("\n## ")[0]
 HERE, RAY, KUBERNETES, SLURM = re.findall(r"```\n(.*?)```", SECTION, re.DOTALL)
 FULL = pytest.mark.full
 QUICK = "rounds=1 local.epochs=1 fraction=0.02"
 
 
 def do(folder: Path, command: str, **variables: str) -> str:
-    """Run a line of README in a shell; return what it says."""
+    """Run a line of the page in a shell; return what it says."""
     environment = {**os.environ, "PATH": f"{SCRIPTS}:{os.environ['PATH']}", **variables}
     shell = ["bash", "-euo", "pipefail", "-c", command]
     return subprocess.run(

@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
-import torch
 import typer
-from torch import nn
 
 from raysim.cli import submitted
 from raysim.cli.app import app
 from tests.docs.blocks import COMMANDS, ROOT, Block, blocks_of
-from tests.docs.reader import Reader
 
 pytestmark = pytest.mark.ci
 
@@ -27,15 +23,9 @@ PAGES = [
 ]
 NOTHING = "a drawing, or a file that others describe"
 ELSEWHERE = {
-    ("README.md", "           raysim run      "): NOTHING,
     ("README.md", "pip install -c constraints.txt . "): ".ci/run",
     ("README.md", "pip install -c constraints.txt '.[dev]'"): ".ci/run",
-    ("README.md", "import raysim"): "tests/docs/test_readmes.py",
     ("README.md", '"""FedAvgM'): "tests/test_readme.py",
-    ("README.md", 'preset = "mnist-noniid"'): "tests/tuning/test_tune.py",
-    ("README.md", "from raysim.testing"): "tests/test_readme.py",
-    ("README.md", "raysim list manifests"): "tests/cluster/test_readme.py",
-    ("README.md", "kubectl create secret"): "tests/cluster/test_readme.py",
     ("CONTRIBUTING.md", "git clone"): "it sets up the checkout in which tests run",
     ("CONTRIBUTING.md", "import numpy"): "tests/test_contributing.py",
     ("CONTRIBUTING.md", "from dataclasses"): "tests/test_contributing.py",
@@ -49,7 +39,6 @@ ELSEWHERE = {
     ("examples/README.md", "pip install"): "it starts a server; tests execute the notebooks",
 }
 """Who runs a block of a page, by its first words: a test, or a reason why nobody does."""
-PYTHON = next(b for b in blocks_of(ROOT / "README.md") if b.text.startswith("import raysim\n"))
 UNRUN = ("not run", "full")
 OWN = ("my_", "my.toml", "mails.csv", "path=hospitals")
 """Files of the reader's own, in commands that those tests run."""
@@ -98,12 +87,3 @@ def test_a_command_is_one_that_raysim_takes(line: str, monkeypatch: pytest.Monke
     options = command.make_context(name, words).params
     if name in submitted.CHECKS and not any(own in line for own in OWN):
         submitted.CHECKS[name](options)
-
-
-def test_from_python(reader: Reader):
-    """README's calls, with clients of the reader's own."""
-    samples = torch.randn(8, 4), torch.arange(8) % 2
-    names = {"make_module": lambda: nn.Linear(4, 2), "x": samples[0], "y": samples[1]}
-    names |= {f"{name}{client}": names[name] for name in "xy" for client in (0, 1)}
-    text = PYTHON.text.replace('"runs/mine"', "result.run_dir")
-    reader.follow(replace(PYTHON, text=text), names)

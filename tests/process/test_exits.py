@@ -15,7 +15,7 @@ from raysim.errors import MachineError, RaysimError, RunError, SettingsError
 from raysim.process import exits
 from raysim.process.exits import Interrupted, delay_signals, exit_code, interruptible
 
-PAGE = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/scripts.md"
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from tests.notebook.cell import pretended
 from tests.test_readme import METHOD
 from tests.tuning.common import PRESET, SPACE, make_study
 
-PAGE = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/own-method.md").read_text(encoding="utf-8")
 
 
 def test_trials_as_a_table_and_the_best_settings(tmp_path, local_slots):
@@ -236,9 +236,7 @@ def test_a_table_beside_a_file_keeps_what_the_file_gives(tmp_path):
     assert preset.resolve({"target_accuracy": 0.9}).settings.target_accuracy == 0.9
 
 
-def test_the_study_of_the_front_page_searches_a_method_of_ones_own(
-    tmp_path, local_slots, monkeypatch
-):
+def test_the_study_of_the_page_searches_a_method_of_ones_own(tmp_path, local_slots, monkeypatch):
     written = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert METHOD and written and written[1].count("\n") <= 12
     (tmp_path / "my_method.py").write_text(METHOD[1])

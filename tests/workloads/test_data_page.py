@@ -1,4 +1,4 @@
-"""Commands and classes of DATA.md, as they stand there, and README's command for a table."""
+"""Commands and classes of DATA.md, as they stand there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from raysim.cli.app import main
 from raysim.results.runs import read_run
 
 PAGE = (Path(__file__).parents[2] / "workloads" / "DATA.md").read_text(encoding="utf-8")
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 TABLE = re.findall(r"```\n(domain,.*?)```", PAGE, re.DOTALL)
 COMMANDS = re.findall(r"^raysim (run .*)$", PAGE, re.MULTILINE)
 DATASET, PIECES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -50,8 +49,6 @@ def test_a_table_of_three_columns_is_a_federated_logistic_regression(command, tm
         for i, s in enumerate(spam)
     ]
     (tmp_path / "mails.csv").write_text("\n".join([head, *rows]))
-    shown = re.search(r"^raysim (run [^\n]*dataset.name=files.*?)  +#", README, re.M | re.S)
-    assert shown and shown[1].replace("\\\n    ", "") == COMMANDS[0]
     printed = command(COMMANDS[0], "rounds=30", "target_accuracy=0.9", "out=run")
     assert "3 clients, 3 a round" in printed
     reached = re.search(r"rounds to 90.0%: ([\d.]+)", printed)
