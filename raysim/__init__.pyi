@@ -44,6 +44,7 @@ from raysim.config import Settings as Settings
 from raysim.driver.listeners.listener import Listener as Listener
 from raysim.driver.listeners.listener import Started as Started
 from raysim.driver.rounds.iterator import RoundIterator as RoundIterator
+from raysim.driver.rounds.replay import Replay as Replay
 from raysim.driver.start.context import Result as Result
 from raysim.errors import RaysimError as RaysimError
 from raysim.errors import RunError as RunError
@@ -51,6 +52,7 @@ from raysim.errors import SettingsError as SettingsError
 from raysim.facade.predictions import predict as predict
 from raysim.facade.recorded import client_model as client_model
 from raysim.facade.recorded import load as load
+from raysim.facade.recorded import replay as replay
 from raysim.facade.recorded import resume as resume
 from raysim.facade.runs import check as check
 from raysim.facade.runs import rounds as rounds

@@ -39,6 +39,7 @@ from raysim.cli.options import (
 )
 from raysim.cli.output import resumable, say, to_json
 from raysim.cli.predictions import predict
+from raysim.cli.replay import replay
 from raysim.cli.results import compare, report
 from raysim.cli.tables import sweep, table
 from raysim.errors import RaysimError, SettingsError
@@ -53,7 +54,7 @@ app = typer.Typer(
 )
 app.add_typer(data, name="data")
 app.add_typer(job, name="job")
-for function in (compare, report, table, sweep, figure, predict, export, new):
+for function in (compare, report, table, sweep, figure, predict, replay, export, new):
     app.command()(function)
 console = Console(emoji=False)
 

@@ -22,8 +22,11 @@ from raysim.user_input import may_grow, user_path
 from raysim.user_input.user_modules import leave_out_working_directory
 
 if TYPE_CHECKING:
+    from raysim.config import Settings
     from raysim.driver.listeners.listener import Listener
+    from raysim.driver.rounds.replay import Replay
     from raysim.driver.start.context import Result
+    from raysim.federation.federation import Federation
     from raysim.federation.task import Task
 
 
@@ -123,14 +126,64 @@ def client_model(
     leave_out_working_directory(directory.path)
     from raysim.driver.evaluation import client_export as export
     from raysim.driver.listeners.listener import Listener
+
+    listener = listener or Listener()
+    settings, federation = _recorded(directory, task, listener, force=False)
+    return dict(export.client_model(directory, settings, federation, client, listener.note))
+
+
+def replay(
+    run_dir: str | Path,
+    round_number: int,
+    client: int | str,
+    task: Task | None = None,
+    listener: Listener | None = None,
+    *,
+    force: bool = False,
+) -> Replay:
+    """Train a client again as in a round of a run, in this process, where `breakpoint()` stops.
+
+    The round begins from the checkpoint before it; rounds between are run again. The run directory
+    is only read.
+
+    Args:
+        run_dir: The run directory.
+        round_number: The round, counted from 1.
+        client: The client's number, from 0, or its name.
+        task: The task that the run was started with, if it had one.
+        listener: Told what is run, and the traceback of a client that fails.
+        force: Go on with other data or code than the run's.
+
+    Raises:
+        RaysimError: there is no such client or round, the client fails, or data or code differ.
+    """
+    directory = RunDirectory(user_path(run_dir))
+    leave_out_working_directory(directory.path)
+    from raysim.driver.evaluation.client_export import client_number
+    from raysim.driver.listeners.listener import Listener
+    from raysim.driver.rounds import replay as replays
+
+    listener = listener or Listener()
+    settings, federation = _recorded(directory, task, listener, force=force)
+    number = client_number(client, settings.clients, federation.names)
+    of_run = directory, settings, federation
+    return replays.replay(*of_run, round_number, number, listener=listener, force=force)
+
+
+def _recorded(
+    directory: RunDirectory, task: Task | None, listener: Listener, *, force: bool
+) -> tuple[Settings, Federation]:
+    """Return the settings of a run, and its samples, client indices and network.
+
+    Raises:
+        RunError: the directory holds no run, or one with its own task, which is not given.
+    """
     from raysim.driver.start.checks.preflight import with_cohort
     from raysim.facade.runs import federation_of
 
-    listener = listener or Listener()
-    Plugins(directory.path).check_recorded(force=False)
+    Plugins(directory.path).check_recorded(force)
     raw, own_task = directory.read_config(listener.note)
     if own_task and task is None:
-        raise RunError(f"{run_dir}: this run has its own task; give it as `task`")
+        raise RunError(f"{directory.path}: this run has its own task; give it as `task`")
     settings = with_cohort(parse(raw), task)
-    federation = federation_of(settings, task, listener)
-    return dict(export.client_model(directory, settings, federation, client, listener.note))
+    return settings, federation_of(settings, task, listener)

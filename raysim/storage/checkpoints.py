@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -201,23 +201,52 @@ class Checkpoints:
             RunError: all checkpoints are damaged.
         """
         numbers = self.numbers()
+        checkpoint, damaged = self._newest_whole(numbers, clients, report, check)
+        if numbers and checkpoint is None:
+            raise RunError(
+                f"{self._folder}: every checkpoint is damaged; restore the files that the notes"
+                " name, or start the run again in another `out`"
+            )
+        self._set_aside(damaged)
+        return checkpoint
+
+    def before(
+        self,
+        number: int,
+        clients: int,
+        report: Callable[[str], None],
+        check: Callable[[Checkpoint], None],
+    ) -> Checkpoint | None:
+        """Return the newest checkpoint before a round that is whole, or None; change nothing.
+
+        Args:
+            number: The round, counted from 1.
+            clients: See `latest`, as of the other arguments.
+            report: See `latest`.
+            check: See `latest`.
+        """
+        earlier = [found for found in self.numbers() if found < number]
+        return self._newest_whole(earlier, clients, report, check)[0]
+
+    def _newest_whole(
+        self,
+        numbers: Sequence[int],
+        clients: int,
+        report: Callable[[str], None],
+        check: Callable[[Checkpoint], None],
+    ) -> tuple[Checkpoint | None, list[int]]:
+        """Return the newest whole checkpoint of some, and the numbers of damaged later ones."""
         damaged: list[int] = []
         for number in reversed(numbers):
             try:
                 checkpoint = self._load(self._path(number), clients)
                 check(checkpoint)
-                self._set_aside(damaged)
-                return checkpoint
+                return checkpoint, damaged
             except (OSError, ValueError, KeyError, TypeError, IndexError, SafetensorError) as error:
                 damaged.append(number)
                 line = f"{self._path(number)}: checkpoint is damaged ({_cause(error)})"
                 report(f"{line}; using the one before")
-        if numbers:
-            raise RunError(
-                f"{self._folder}: every checkpoint is damaged; restore the files that the notes"
-                " name, or start the run again in another `out`"
-            )
-        return None
+        return None, damaged
 
     def _set_aside(self, numbers: list[int]) -> None:
         for number in numbers:

@@ -218,6 +218,16 @@ class ClientStates:
     def _check(self, client: int, version: StateVersion) -> None:
         _checked(self._path(client, version), version)
 
+    def linked(self, folder: Path, versions: Versions) -> ClientStates:
+        """Return states in another folder, which has links to the files of these versions."""
+        states = ClientStates(folder)
+        for client in np.flatnonzero(versions[:, 0] != NEVER[0]).tolist():
+            version = _of_row(versions[client])
+            link = states._path(client, version)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(self._path(client, version).absolute())
+        return states
+
     def force_to_disk(self, versions: Versions, since: int) -> None:
         """Force to disk the states written in a round or later.
 

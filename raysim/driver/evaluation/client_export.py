@@ -46,7 +46,7 @@ def client_model(
         SettingsError: there is no such client.
         RunError: there is no checkpoint, or it was made with other data or code.
     """
-    client = _number(client, settings.clients, federation.names)
+    client = client_number(client, settings.clients, federation.names)
     checked = check_run(settings, federation, run_dir, note)
     checkpoint = _committed(run_dir, settings.clients)
     committed = checkpoint.run
@@ -74,7 +74,7 @@ def client_model(
     return {name: tensor.cpu() for name, tensor in model.items()}
 
 
-def _number(client: int | str, clients: int, names: Sequence[str]) -> int:
+def client_number(client: int | str, clients: int, names: Sequence[str]) -> int:
     """Return a client's number.
 
     Raises:
