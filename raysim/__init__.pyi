@@ -69,6 +69,7 @@ from raysim.samples.data import Dataset as Dataset
 from raysim.samples.data import Model as Model
 from raysim.samples.data import Partition as Partition
 from raysim.samples.data import Split as Split
+from raysim.training.own_loop import Client as Client
 from raysim.tuning.tables.sweep import Sweep as Sweep
 from raysim.tuning.tables.sweep import sweep as sweep
 from raysim.tuning.tune import StudyTrials as StudyTrials

@@ -24,6 +24,7 @@ from raysim.api.channel import Stage, with_effect
 from raysim.api.components import call, called, calling, set_apart, set_on_classes, why_lost
 from raysim.api.differences import moving_names
 from raysim.api.method import Method
+from raysim.api.own_loop import OWN_LOOP, named_loop
 from raysim.api.privacy import Draw, PrivacyClaim
 from raysim.api.rules import CHANGE
 from raysim.api.selection import Selection
@@ -71,8 +72,8 @@ class Seen:
         means: The means that have arrived, by group.
         rows: Names of the rows that clients have sent, without figures of analyses.
         numbers: Names of the numbers that they have sent for the method.
-        of_stages: Names of the numbers that they have sent for stages, by stage.
-        keeping: Stages for which clients or the server keep something.
+        of_stages: Names of the numbers that they have sent for stages and own loops, by owner.
+        keeping: Stages and own loops for which clients or the server keep something.
         keeps: Whether clients keep a state, whoever's.
     """
 
@@ -247,8 +248,8 @@ def _telling(holds: Callable[[Stage], Any], promise: str = "") -> Find:
     """
     return lambda seen: [
         Part(called(stage), repr(number), lost=promise and why_lost(stage, promise))
-        for name, number in seen.of_stages.items()
-        if holds(stage := seen.settings.stages[name])
+        for name, stage in seen.settings.stages.items()
+        if (number := seen.of_stages.get(name)) and holds(stage)
     ]
 
 
@@ -302,6 +303,29 @@ def _unlike_own(run: Settings) -> list[Part]:
         for name, value in brought
         if (typed := getattr(chosen, name)) != value
     ]
+
+
+def _steps_alone(run: Settings) -> Iterator[Part]:
+    """Yield the settings that only the engine's own steps follow."""
+    for name in ("keep", "tail_average", "label_smoothing", "class_weights", "temperature"):
+        value, default = getattr(run.local, name), type(run.local).model_fields[name].default
+        if value != default:
+            yield Part(f"local.{name}={as_typed(value)}")
+    if run.temperature != type(run).model_fields["temperature"].default:
+        yield Part(called(run.temperature))
+    if run.engine.precision == "bf16":
+        yield Part("engine.precision=bf16")
+
+
+def _loops(words: Callable[[Any], Any] = lambda run: True, of_seen: bool = False) -> Find:
+    """Return a function that finds a loop of the user's own."""
+
+    def find(run: Any) -> list[Part]:
+        train = (run.settings if of_seen else run).local.train
+        said = train and words(run)
+        return [Part(named_loop(train), said if isinstance(said, str) else "")] if said else []
+
+    return find
 
 
 def _loses_rounds(claim: PrivacyClaim, run: Settings) -> bool:
@@ -423,6 +447,12 @@ UNBASED = Kind(
     _of_passes(lambda seen: [*seen.rows] or _unmoved(seen)),
     "result",
 )
+OWN_LOOPS = Kind("loops of your own", _loops())
+RETURNING = Kind(
+    "loops of your own that return numbers",
+    _loops(lambda seen: repr(told) if (told := seen.of_stages.get(OWN_LOOP)) else "", True),
+    "result",
+)
 OVERLAP = "whose rounds overlap"
 UNACCOUNTED = "which is not accounted"
 UNSEEN = "whose clients send {words} without a base from which it has moved"
@@ -521,6 +551,40 @@ RULES = (
         "which sends no coordinates that it could encode",
         *("put it before, or leave it out", "after"),
     ),
+    # loops of your own
+    Rule(
+        Kind(
+            "`engine.vectorize`",
+            _setting("engine.vectorize", holds=lambda size: size != "auto" and size),
+        ),
+        *(OWN_LOOPS, "which trains one client at a time", "leave it out"),
+    ),
+    Rule(
+        Kind("settings of the engine's own steps", _steps_alone),
+        *(OWN_LOOPS, "whose loss and steps are its own", "write it into the loop"),
+    ),
+    Rule(
+        Kind(
+            "methods that change a client's steps",
+            _of_passes(lambda seen: seen.pass_.epochs and seen.pass_.rules.change_steps),
+            "pass",
+        ),
+        *(
+            OWN_LOOPS,
+            "which takes its own steps",
+            "write the change into the loop, and choose method.name=fedavg",
+        ),
+    ),
+    Rule(
+        Kind(
+            "loops of your own that keep `client.state`",
+            _loops(lambda seen: OWN_LOOP in seen.keeping, True),
+            "rehearsed",
+        ),
+        *(OVERLAPPING, f"{OVERLAP}: their order would change what it keeps"),
+    ),
+    Rule(HIDING, RETURNING, "which returns the number {words} of single clients"),
+    Rule(CLAIMS, RETURNING, f"which returns the number {{words}}, {UNACCOUNTED}"),
     # rounds that overlap
     Rule(Kind("`keep_clients`", _setting("keep_clients")), OVERLAPPING, OVERLAP),
     Rule(KEEPING, OVERLAPPING, f"{OVERLAP}: their order would change what clients keep"),
@@ -848,7 +912,9 @@ RULES = (
     Rule(
         Kind(
             "stages for which something is kept",
-            lambda seen: [Part(f"channel.{name}") for name in sorted(seen.keeping)],
+            lambda seen: [
+                Part(f"channel.{name}") for name in seen.settings.stages if name in seen.keeping
+            ],
             "rehearsed",
         ),
         *(OVERLAPPING, f"{OVERLAP}: their order would change what is kept for it"),

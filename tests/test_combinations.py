@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import raysim
-from raysim.api.rules import CHANGE, Pass
+from raysim.api.rules import CHANGE, Pass, Rules
 from raysim.channel.gaussian import Gaussian
 from raysim.channel.masks import Masks
 from raysim.channel.topk import TopK
@@ -41,8 +41,14 @@ MASKED = {**CLAIM, "channel": {**CLAIM["channel"], "masks": {}}}
 FIXED = {**CLAIM, "selection.name": "uniform"}
 FTRL = {"method.name": "dp_ftrl", "aggregation.weighting": "fixed", "weighting": "uniform"}
 CLIENTS = {"evaluation.clients": True}
+LOOP = "local.train=tests.test_combinations:loop"
+OWN = {"local.train": "tests.test_combinations:loop"}
 TABLE = {"weighting": "weights.csv"}
 OF_TABLE = f"weighting={Path('weights.csv').absolute()}: does not go with "
+
+
+def loop(client: raysim.Client) -> None:
+    """Train nothing."""
 
 
 class More(Masks):
@@ -150,6 +156,17 @@ def own(kind: type) -> str:
 TREES = {**CLAIM, "channel": {own(InTrees): {"noise": 1.0}}}
 
 CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    f"engine.vectorize=2: does not go with {LOOP}, which trains one client at a time; leave it"
+    " out": ({**OWN, "engine.vectorize": 2}, {**OWN, "engine.vectorize": "auto"}),
+    f"local.keep=true: does not go with {LOOP}, whose loss and steps are its own; write it into"
+    " the loop": ({**OWN, **ADAM}, {**OWN, "local.optimizer": "adam"}),
+    f"temperature.name=schedule: does not go with {LOOP}, whose loss and steps are its own;"
+    " write it into the loop": (
+        {**OWN, "temperature.name": "schedule"},
+        {**OWN, "temperature.name": "constant"},
+    ),
+    f"engine.precision=bf16: does not go with {LOOP}, whose loss and steps are its own; write it"
+    " into the loop": ({**OWN, "engine.precision": "bf16"}, {"engine.precision": "bf16"}),
     "local.momentum=0.9: does not go with method.name=fsvrg, which needs local.momentum=0.0": (
         {"method.name": "fsvrg", "local.momentum": 0.9},
         {"method.name": "fedprox", "local.momentum": 0.9},
@@ -421,6 +438,19 @@ FLIP = {"attack.name": "sign_flip"}
 UNMOVED = {"bases": {"model": CHANGE}, "broadcast": {"other": MODEL}}
 BAD = {"columns": lambda clients: {"bad": np.isin(clients, [0])}}
 SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    f"method.name=fedavg: does not go with {LOOP}, which takes its own steps; write the change": (
+        *(OWN, {"rules": Rules(penalties=(lambda *seen: seen[2].y.sum(),))}),
+        {"rules": Rules(penalties=(lambda *seen: seen[2].y.sum(),)), "epochs": 0},
+    ),
+    f"{LOOP}: does not go with method.name=fedbuff, whose rounds overlap: their order would": (
+        *({**OWN, **FEDBUFF}, {"keeping": ["train"]}, {"keeping": []}),
+    ),
+    f"channel.masks: does not go with {LOOP}, which returns the number 'n' of single clients": (
+        *({**OWN, **MASKS}, {"of_stages": {"train": "n"}}, {"of_stages": {}}),
+    ),
+    f"channel.gaussian: does not go with {LOOP}, which returns the number 'n', which is not acc": (
+        *({**OWN, **CLAIM}, {"of_stages": {"train": "n"}}, {"of_stages": {}}),
+    ),
     "clock.name=devices: does not go with method.name=fedavg, under which the samples of all": (
         *({"clock.name": "devices"}, {"pooled": True}, {}),
     ),

@@ -295,14 +295,9 @@ class Registry(Generic[C]):
             if name.endswith(".py"):
                 hint = f"name a class of the file: {visible(Path(name).stem)}:Class"
             raise SettingsError(f"{key}: no such {self.kind}; {hint}")
-        module_name, _, class_name = target.partition(":")
-        try:
-            if name not in self._targets:
-                allow(module_name)
-            component = getattr(import_named(module_name), class_name)
-        except (Exception, SystemExit) as error:  # a user's module may do anything
-            hint = unnamed(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-            raise SettingsError(f"{key}: cannot be imported: {cause(error)}{hint}") from error
+        if name not in self._targets:
+            allow(target.partition(":")[0])
+        component = imported(target, key)
         self._check(key, component)
         component._take_back()  # its attributes may have been set after its body
         return component  # type: ignore[no-any-return]
@@ -330,6 +325,24 @@ class Registry(Generic[C]):
             )
         if self.base._lasting and (private := sorted(component.__private_attributes__)):
             raise SettingsError(f"{key}: has {private[0]}, which {_LOST}: {self.base._lasting}")
+
+
+def imported(target: str, key: str) -> Any:
+    """Return what `package.module:name` names.
+
+    Args:
+        target: The name, of a module that `allow` lets `FINDER` find.
+        key: The setting that has it, for the error.
+
+    Raises:
+        SettingsError: the module cannot be imported, or lacks the name.
+    """
+    module, _, name = target.partition(":")
+    try:
+        return getattr(import_named(module), name)
+    except (Exception, SystemExit) as error:  # a user's module may do anything
+        hint = unnamed(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        raise SettingsError(f"{key}: cannot be imported: {cause(error)}{hint}") from error
 
 
 def cause(error: BaseException) -> str:

@@ -334,6 +334,8 @@ class Trained:
         transforms: The changes of the gradient.
         batching: Batches of an epoch.
         companions: The last tensors of every companion, by its name.
+        numbers: Numbers that a loop of the user's own has returned; for the engine.
+        kept: Groups that the client keeps for that loop; for the engine.
     """
 
     steps: int
@@ -345,6 +347,8 @@ class Trained:
     transforms: tuple[Transform, ...] = ()
     batching: Batching = field(default_factory=partial(Batching, "full"))
     companions: Groups = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    kept: Groups = field(default_factory=dict)
 
     @cached_property
     def data(self) -> Batch:
@@ -547,6 +551,11 @@ class Rules:
     def are_plain(self) -> bool:
         """True if the objective, before transforms, is the task's loss at the client's T."""
         return not (self.criterion or self.penalties or self.divisors)
+
+    @property
+    def change_steps(self) -> bool:
+        """True if a local step is not the plain one on the task's loss."""
+        return bool(not self.are_plain or self.transforms or self.companions)
 
     def __post_init__(self) -> None:
         names = [transform.name for transform in self.transforms]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from raysim.api.optimizer import build_optimizer
+from raysim.api.own_loop import loop_of
 from raysim.api.rates import RateSettings
 from raysim.api.rules import Batching, LocalSteps, LocalWork
 from raysim.optimizers import Optimizer
@@ -35,6 +36,12 @@ def _class_weights(value: Any) -> Any:
     if _are_numbers(value):
         return tuple(value)
     raise ValueError(f"must be a list of numbers, or {BALANCED}")
+
+
+def _loop(value: str) -> str:
+    """Return the name of a training loop, which can be imported."""
+    loop_of(value)
+    return value
 
 
 def _are_numbers(value: Any) -> bool:
@@ -89,6 +96,13 @@ class LocalSettings(RateSettings):
     )
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="largest norm of the gradient of a step; none: not clipped"
+    )
+    train: Annotated[str, AfterValidator(_loop)] | None = Field(
+        default=None,
+        description="my_module:function, a loop of your own in place of these steps; none: these",
+    )
+    cost: float = Field(
+        default=1.0, gt=0, description="work of a local step for the clock, in steps as counted"
     )
     keep: bool = Field(
         default=False,

@@ -25,6 +25,7 @@ from raysim.api.component_fields import component_field, ordered_field
 from raysim.api.components import call, called, explain, registries
 from raysim.api.method import METHODS, Asynchrony, Method
 from raysim.api.optimizer import OPTIMIZER
+from raysim.api.own_loop import OWN_LOOP
 from raysim.api.rules import Weighting
 from raysim.attack import ATTACKS, Attack
 from raysim.attack.none import NoAttack
@@ -242,8 +243,9 @@ class Settings(SettingsGroup):
 
     @property
     def keepers(self) -> tuple[str, ...]:
-        """Owners of clients' states besides the method: stages, and the optimizer."""
-        return (*self.stages, *([OPTIMIZER] if self.local.keep else []))
+        """Owners of clients' states besides the method: stages, optimizer, own loop."""
+        local = self.local
+        return (*self.stages, *[OPTIMIZER] * local.keep, *[OWN_LOOP] * bool(local.train))
 
     @property
     def participants(self) -> Participants:

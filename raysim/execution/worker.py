@@ -55,6 +55,7 @@ from raysim.storage.trace import Stopwatch
 from raysim.storage.updates import Place, UpdateFiles
 from raysim.training.job import ClientJob, LocalLosses
 from raysim.training.network import Network, score
+from raysim.training.own_loop import OwnLoopTrainer
 from raysim.training.sequential import SequentialTrainer
 from raysim.training.stacked.cuda_graphs import recorder_on
 from raysim.training.stacked.trainer import StackedTrainer, StackResult
@@ -134,8 +135,11 @@ class Worker:
         placed = Network(network).placed(self.device)
         self._results = {name: WorkerResult(self._name) for name in CALLS}
         recorder = recorder_on(self.device, note=partial(_note, self._results))
-        self.sequential = SequentialTrainer(
-            placed, settings.local, settings.engine.precision, recorder
+        parts = (placed, settings.local, settings.engine.precision, recorder)
+        self.sequential = (
+            OwnLoopTrainer(*parts).using(federation.loop, federation.names)
+            if federation.loop
+            else SequentialTrainer(*parts)
         )
         samples = OpenedSamples(federation, self.device)
         if settings.engine.deterministic and self.device.type == "cuda":

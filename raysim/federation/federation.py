@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from raysim.api.components import call, called
+from raysim.api.own_loop import Loop
 from raysim.api.scoring import (
     CLASSIFICATION,
     Scoring,
@@ -90,6 +91,7 @@ class Federation:
         prepare: Prepares the files on a node and returns them by split; None without files.
         scoring: Loss and metrics.
         training: Scoring with the minimised loss, if it differs from the loss of `scoring`.
+        loop: The user's own training loop; None: the engine's steps.
         holdout: Divides a client's samples into training samples and held-out samples.
         local_test: Test samples of single clients, for their evaluation, if there are any.
         class_names: Name of each class number [C]; empty if classes have numbers alone.
@@ -112,6 +114,7 @@ class Federation:
     prepare: Callable[[], Mapping[str, Path]] = dict
     scoring: Scoring = CLASSIFICATION
     training: Scoring | None = None
+    loop: Loop | None = None
     holdout: Holdout = NO_HOLDOUT
     local_test: LocalTest | None = None
     class_names: tuple[str, ...] = ()

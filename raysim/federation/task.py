@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from raysim.api.components import cause
+from raysim.api.own_loop import TASK_LOOP, Loop, checked_loop
 from raysim.api.scoring import CLASSIFICATION, Scoring
 from raysim.errors import DataError, RaysimError, visible
 from raysim.federation.federation import CLIENT_TESTS, Federation, LocalTest
@@ -110,6 +111,7 @@ class Task:
         scoring: Loss and metrics; by default cross-entropy, accuracy and macro F1.
         class_names: Names of the classes in the order of their numbers, all different, for tables
             and pictures; if targets are words, the names are the words.
+        train: Function that trains a `raysim.Client` in place of the engine's steps; None: these.
     """
 
     model: Callable[[], nn.Module] | nn.Module
@@ -118,6 +120,7 @@ class Task:
     scoring: Scoring = CLASSIFICATION
     client_tests: Sequence[Samples | None] = ()
     class_names: Sequence[str] | Array = ()
+    train: Loop | None = None
 
     def __post_init__(self) -> None:
         """Check that the clients can be counted and read more than once.
@@ -206,6 +209,7 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         local_test=_local_test(own_tests, sets, train, len(clients)),
         class_names=class_names,
         in_words=bool(labels),
+        loop=task.train and checked_loop(task.train, TASK_LOOP),
     )
 
 

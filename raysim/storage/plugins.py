@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.api.optimizer import OPTIMIZER
+from raysim.api.own_loop import OWN_LOOP
 from raysim.errors import RunError
 from raysim.storage.atomic import discard_folder, write_json
 from raysim.storage.checkpoints import Checkpoints
@@ -24,7 +25,7 @@ from raysim.user_input.user_modules import OWN, is_outdated, sources, spec_of
 
 TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
 """`package.module:Class`."""
-NAMING = ("name", OPTIMIZER)
+NAMING = ("name", OPTIMIZER, OWN_LOOP)
 """Settings with values that may be such a target."""
 SEALS = "plugins.json"
 
@@ -128,7 +129,7 @@ class Plugins:
 
 
 def modules_of(settings: Any) -> set[str]:
-    """Return the modules that settings name, as a value of `name` or `optimizer`, or as a key."""
+    """Return the modules that settings name, as a value of one of `NAMING`, or as a key."""
     if not isinstance(settings, Mapping):
         return set()
     names = {*map(str, settings), *(str(settings.get(key)) for key in NAMING)}

@@ -39,10 +39,8 @@ class CopyAfter(raysim.Listener):
             shutil.copytree(self._run_dir, self._to)
 
 
-class ComponentContract:
-    """Tests for components around a method; subclass it and name the component in settings.
-
-    Selections, stages of the channel, aggregations and temperatures must pass it.
+class Contract:
+    """Short runs that tests compare.
 
     Attributes:
         method: Value of `method.name`.
@@ -73,6 +71,111 @@ class ComponentContract:
             changes["fraction"] = 1.0
         return raysim.load_config("mnist-fedavg", changes)
 
+    def task(self, family: str, sizes: tuple[int, ...] = SIZES) -> raysim.Task:
+        """Return the task of a run: of a model family, with clients of these sizes."""
+        return small_task(family, sizes)
+
+    def assert_trains(self, folder: Path, family: str) -> raysim.Result | None:
+        """Check that two rounds give finite figures, or that the family is refused."""
+        out = folder / "run"
+        if family in self.unsupported:
+            settings = self.settings_for(out, {"fraction": 1.0})
+            with refused(self.refusal):
+                raysim.run(settings, self.task(family))
+            require(not out.exists(), "a refused run did not delete its directory")
+            return None
+        return self.assert_finite(out, family, {})
+
+    @property
+    def refusal(self) -> str:
+        """Pattern of the line that refuses a family: the setting that names the component."""
+        return r"^[a-z_]+\.\S+: "
+
+    def assert_finite(
+        self,
+        out: Path,
+        family: str,
+        overrides: Mapping[str, Any],
+        sizes: tuple[int, ...] = SIZES,
+    ) -> raysim.Result:
+        """Check that two rounds of all clients give finite figures."""
+        settings = self.settings_for(out, {"fraction": 1.0, **overrides})
+        result = raysim.run(settings, self.task(family, sizes))
+        for name, tensor in result.params.items():
+            require(bool(tensor.isfinite().all()), f"{name} is not finite")
+        undeclared = [field.name for field in result.metrics.schema if not field.metadata]
+        require(not undeclared, f"`columns` lacks a raysim.Column of {undeclared}")
+        rows = result.metrics.to_pylist()
+        numbers = [row["round"] for row in rows if row["round"] > 0]
+        require(numbers == [1, 2], f"metrics.parquet has the rounds {numbers}")
+        losses = [row["train_loss"] for row in rows if row["train_loss"] is not None]
+        require(all(map(math.isfinite, losses)), f"train_loss: {rows}")
+        return result
+
+    def learned(self, folder: Path, overrides: Mapping[str, Any]) -> tuple[float, float]:
+        """Check that the loss falls; return the accuracy after the first and the last round.
+
+        The tensors that clients receive must stay as they are, to the byte. If clients deploy their
+        own models, the check takes these, on held-out samples.
+        """
+        changes = {"rounds": 6, "local.epochs": 3, **overrides}
+        settings, scored = self.settings_for(folder / "run", changes), "test"
+        if settings.method.deploys_client_models:
+            settings = self.settings_for(folder / "run", {**changes, "evaluation.holdout": 0.25})
+            scored = "personal_holdout"
+        with inputs_watched():
+            result = raysim.run(settings, self.task("mlp", (40,) * 6))
+        first, *_, last = [row for row in result.metrics.to_pylist() if row["round"] > 0]
+        loss, accuracy = f"{scored}_loss", f"{scored}_accuracy"
+        require(last[loss] < first[loss], f"{loss} rises: {first}, {last}")
+        return first[accuracy], last[accuracy]
+
+    def assert_same_on_actors(
+        self, folder: Path, family: str, actors: int, overrides: Mapping[str, Any]
+    ) -> None:
+        """Check that a run on actors has the bits and figures of an inline run."""
+        more = {"engine.actors": actors, **overrides}
+        runs = {backend: {"engine.backend": backend, **more} for backend in ("inline", "ray")}
+        self.assert_same(folder, family, runs)
+
+    def assert_same(self, folder: Path, family: str, runs: Mapping[str, Mapping[str, Any]]) -> None:
+        """Check that two runs, by the name of their folder, have the same bits and figures."""
+        tables: list[list[dict[str, Any]]] = []
+        for name, overrides in runs.items():
+            settings = self.settings_for(folder / name, {"rounds": 3, **overrides})
+            metrics = raysim.run(settings, self.task(family)).metrics
+            declared = declared_in(metrics.schema).values()
+            timed = [column.name for column in declared if column.unit == "s"]
+            tables.append(metrics.drop_columns(timed).to_pylist())
+        require_same_model(*map(folder.joinpath, runs))
+        first, second = runs
+        require(tables[0] == tables[1], f"{first}: {tables[0]}\n{second}: {tables[1]}")
+
+    def assert_resumes(
+        self, folder: Path, family: str, overrides: Mapping[str, Any], stop: int = 3
+    ) -> None:
+        """Check that a killed run that lost its last checkpoint ends with the same bits."""
+        task, straight, broken = self.task(family), folder / "straight", folder / "broken"
+        longer = {"rounds": 3, "checkpoint_every": 1, **overrides}
+        settings = self.settings_for(straight, longer)
+        whole = raysim.run(settings, task, CopyAfter(stop, straight, broken))
+        checkpoints = broken / "checkpoints"
+        files = {path.name for path in checkpoints.iterdir()}
+        due = {f"round_{number:06d}" for number in (stop - 1, stop)}
+        require(files == due, f"checkpoints: {files}, expected {due}")
+        shutil.rmtree(checkpoints / f"round_{stop:06d}")  # as if killed before it wrote this
+        result = raysim.resume(broken, task)
+        require_same_model(straight, broken)
+        rounds = [run.metrics["round"].to_pylist() for run in (whole, result)]
+        require(rounds[0] == rounds[1], f"rounds of metrics.parquet: {rounds}")
+
+
+class ComponentContract(Contract):
+    """Tests for components around a method; subclass it and name the component in settings.
+
+    Selections, stages of the channel, aggregations and temperatures must pass it.
+    """
+
     def test_loss_falls_on_separable_data(self, tmp_path: Path) -> None:
         """Learn a linear teacher's classes."""
         self.learned(tmp_path, {"rounds": 3})
@@ -97,93 +200,41 @@ class ComponentContract:
         }
         self.assert_finite(tmp_path / "run", "mlp", nothing, (1, 9, 1, 17, 1, 12, 1, 20))
 
-    def assert_trains(self, folder: Path, family: str) -> raysim.Result | None:
-        """Check that two rounds give finite figures, or that the family is refused."""
-        out = folder / "run"
-        if family in self.unsupported:
-            settings = self.settings_for(out, {"fraction": 1.0})
-            with refused(self.refusal):
-                raysim.run(settings, small_task(family))
-            require(not out.exists(), "a refused run did not delete its directory")
-            return None
-        return self.assert_finite(out, family, {})
 
-    @property
-    def refusal(self) -> str:
-        """Pattern of the line that refuses a family: the setting that names the component."""
-        return r"^[a-z_]+\.\S+: "
+class LoopContract(Contract):
+    """Tests for a training loop; subclass it and name the loop.
 
-    def assert_finite(
-        self,
-        out: Path,
-        family: str,
-        overrides: Mapping[str, Any],
-        sizes: tuple[int, ...] = SIZES,
-    ) -> raysim.Result:
-        """Check that two rounds of all clients give finite figures."""
-        settings = self.settings_for(out, {"fraction": 1.0, **overrides})
-        result = raysim.run(settings, small_task(family, sizes))
-        for name, tensor in result.params.items():
-            require(bool(tensor.isfinite().all()), f"{name} is not finite")
-        undeclared = [field.name for field in result.metrics.schema if not field.metadata]
-        require(not undeclared, f"`columns` lacks a raysim.Column of {undeclared}")
-        rows = result.metrics.to_pylist()
-        numbers = [row["round"] for row in rows if row["round"] > 0]
-        require(numbers == [1, 2], f"metrics.parquet has the rounds {numbers}")
-        losses = [row["train_loss"] for row in rows if row["train_loss"] is not None]
-        require(all(map(math.isfinite, losses)), f"train_loss: {rows}")
-        return result
+    The loop trains a small network of two linear layers on three classes; one that needs another
+    model overrides `task`.
 
-    def learned(self, folder: Path, overrides: Mapping[str, Any]) -> tuple[float, float]:
-        """Check that the loss falls; return the accuracy after the first and the last round.
+    Attributes:
+        loop: Value of `local.train`.
+    """
 
-        The tensors that clients receive must stay as they are, to the byte. If clients deploy their
-        own models, the check takes these, on held-out samples.
-        """
-        changes = {"rounds": 6, "local.epochs": 3, **overrides}
-        settings, scored = self.settings_for(folder / "run", changes), "test"
-        if settings.method.deploys_client_models:
-            settings = self.settings_for(folder / "run", {**changes, "evaluation.holdout": 0.25})
-            scored = "personal_holdout"
-        with inputs_watched():
-            result = raysim.run(settings, small_task("mlp", (40,) * 6))
-        first, *_, last = [row for row in result.metrics.to_pylist() if row["round"] > 0]
-        loss, accuracy = f"{scored}_loss", f"{scored}_accuracy"
-        require(last[loss] < first[loss], f"{loss} rises: {first}, {last}")
-        return first[accuracy], last[accuracy]
+    method: ClassVar[str] = "fedavg"
+    loop: ClassVar[str]
 
-    def assert_same_on_actors(
-        self, folder: Path, family: str, actors: int, overrides: Mapping[str, Any]
-    ) -> None:
-        """Check that a run on actors has the bits and figures of an inline run."""
-        tables: list[list[dict[str, Any]]] = []
-        for backend in ("inline", "ray"):
-            engine = {"engine.backend": backend, "engine.actors": actors, "rounds": 3}
-            settings = self.settings_for(folder / backend, {**engine, **overrides})
-            metrics = raysim.run(settings, small_task(family)).metrics
-            declared = declared_in(metrics.schema).values()
-            timed = [column.name for column in declared if column.unit == "s"]
-            tables.append(metrics.drop_columns(timed).to_pylist())
-        require_same_model(folder / "inline", folder / "ray")
-        require(tables[0] == tables[1], f"inline: {tables[0]}\non actors: {tables[1]}")
+    def settings_for(self, out: Path, overrides: Mapping[str, Any]) -> raysim.Settings:
+        """Return the settings of a short inline run of the loop, with overrides."""
+        return super().settings_for(out, {"local.train": self.loop, **overrides})
 
-    def assert_resumes(
-        self, folder: Path, family: str, overrides: Mapping[str, Any], stop: int = 3
-    ) -> None:
-        """Check that a killed run that lost its last checkpoint ends with the same bits."""
-        task, straight, broken = small_task(family), folder / "straight", folder / "broken"
-        longer = {"rounds": 3, "checkpoint_every": 1, **overrides}
-        settings = self.settings_for(straight, longer)
-        whole = raysim.run(settings, task, CopyAfter(stop, straight, broken))
-        checkpoints = broken / "checkpoints"
-        files = {path.name for path in checkpoints.iterdir()}
-        due = {f"round_{number:06d}" for number in (stop - 1, stop)}
-        require(files == due, f"checkpoints: {files}, expected {due}")
-        shutil.rmtree(checkpoints / f"round_{stop:06d}")  # as if killed before it wrote this
-        result = raysim.resume(broken, task)
-        require_same_model(straight, broken)
-        rounds = [run.metrics["round"].to_pylist() for run in (whole, result)]
-        require(rounds[0] == rounds[1], f"rounds of metrics.parquet: {rounds}")
+    def test_two_runs_have_the_same_bits_and_figures(self, tmp_path: Path) -> None:
+        """Give the same model and tables twice in one process."""
+        try:
+            self.assert_same(tmp_path, "mlp", {"first": {}, "second": {}})
+        except AssertionError as error:
+            raise AssertionError(
+                f"two runs differ: the loop draws from the system's entropy, as"
+                f" np.random.default_rng() does, or keeps values outside of client.state: {error}"
+            ) from error
+
+    def test_same_bits_and_figures_on_two_actors(self, tmp_path: Path) -> None:
+        """Give the same model and tables inline and on Ray."""
+        self.assert_same_on_actors(tmp_path, "mlp", 2, {})
+
+    def test_resumed_run_has_the_same_bits(self, tmp_path: Path) -> None:
+        """Give the same model after an interruption."""
+        self.assert_resumes(tmp_path, "mlp", {})
 
 
 class MethodContract(ComponentContract):

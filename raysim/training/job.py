@@ -51,6 +51,7 @@ class ClientJob:
     torch_seed: int
     generator: Callable[[str], torch.Generator]
     client: int = -1
+    round: int = 0
     values: LocalValues = NO_VALUES
     stages: Groups = field(default_factory=dict)
     optimizer: Groups = field(default_factory=dict)
@@ -90,6 +91,7 @@ class ClientJob:
             generator=partial(owned_generator, seed, "client", places, device=device),
             pass_generator=partial(owned_generator, seed, "clients", places[:-1], device=device),
             client=client,
+            round=places[0],
             **opened,
         )
 
@@ -134,6 +136,12 @@ class LocalLosses:
             sizes: The samples of the batches.
         """
         self._read, self._sizes, self.steps = read, sizes, len(sizes)
+
+    @classmethod
+    def stated(cls, loss: float, steps: int) -> LocalLosses:
+        """Return the figures of a client whose mean loss is known."""
+        sizes = [1] + [0] * (steps - 1)
+        return cls(lambda: torch.full((steps,), loss, dtype=torch.float64), sizes)
 
     @cached_property
     def _means(self) -> tuple[float, float]:

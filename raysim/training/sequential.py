@@ -111,12 +111,16 @@ class SequentialTrainer:
         self.seed(job.torch_seed)
         try:
             with self._recorder.stream_context() if self._recorder else nullcontext():
-                return ClientTraining(self, job.with_samples_read()).run()
+                return self.training(job.with_samples_read()).run()
         except torch.OutOfMemoryError:
             self.give_up()  # the client is tried again
             raise
         finally:
             self.set_rng_state(before)
+
+    def training(self, job: ClientJob) -> ClientTraining:
+        """Return the training of a client."""
+        return ClientTraining(self, job)
 
     def give_up(self) -> bool:
         """Free the CUDA graphs, and record none from now on; return whether there were any."""
@@ -337,7 +341,17 @@ class ClientTraining:
 
     def upload(self, steps: int) -> Upload:
         """Return the upload after all steps."""
-        trained = Trained(
+        trained = self.trained(steps)
+        self.given.check_left("a rule of local training")
+        with torch.no_grad():
+            gradient = partial(self.trainer.gradient, self.rules, self.view)
+            upload = self.rules.finish(self.job.finishing(self.view, gradient), trained)
+        self.given.check_left("finish")
+        return upload
+
+    def trained(self, steps: int) -> Trained:
+        """Return the end of the training, after all steps."""
+        return Trained(
             steps=steps,
             lr=self.job.lr,
             states=self.states | {name: own.state for name, own in self.beside.items()},
@@ -348,12 +362,6 @@ class ClientTraining:
             batching=self.trainer.local.batching,
             companions={name: own.tensors for name, own in self.beside.items()},
         )
-        self.given.check_left("a rule of local training")
-        with torch.no_grad():
-            gradient = partial(self.trainer.gradient, self.rules, self.view)
-            upload = self.rules.finish(self.job.finishing(self.view, gradient), trained)
-        self.given.check_left("finish")
-        return upload
 
     def companions(self) -> dict[str, Beside[Update]]:
         """Return the rules' companions at their start, by name."""

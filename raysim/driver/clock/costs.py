@@ -108,7 +108,7 @@ class WorkCosts:
         return PassCosts(
             clients=clients,
             epochs=epochs,
-            epoch=self._each(dispatch, kind, clients),
+            epoch=self._each(dispatch, kind, clients) * self._settings.local.cost,
             finish=kind.finish.at(sizes.astype(np.float64)),
             bytes_up=self._bytes_up(kind, clients) + beside.up,
             bytes_down=dispatch.received_bytes(clients.tolist(), dispatch.frozen) + beside.down,

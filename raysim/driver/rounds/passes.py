@@ -192,7 +192,8 @@ class RoundRunner:
     def _all_failed(self, last: Failure) -> RunError:
         """Return the error for a pass in which all clients failed, given the last failure."""
         if self.few:
-            return RunError(f"{last.cause} (in a rehearsal of round 1)")
+            client = self.context.named(last.client)
+            return RunError(f"{last.cause} (client {client}, in a rehearsal of round 1)")
         return RunError(
             f"round {self.number + 1}: no client is left; the last one, client {last.client},"
             f" failed: {last.cause}"

@@ -91,7 +91,7 @@ def rehearse(checked: CheckedRun) -> int:
                 raise SettingsError(str(error)) from error
             if few is MORE or isinstance(error, RuleError):
                 raise
-    owners = {owner for group in kept if (owner := owner_of(group, settings.stages))}
+    owners = {owner for group in kept if (owner := owner_of(group, settings.keepers))}
     check_rules(settings, "rehearsed", Seen(settings, None, keeping=owners | {*of_server}))
     check_rounds_without_clients(checked)
     return nbytes(kept)
@@ -156,7 +156,7 @@ def _kept_for_stages(context: RunContext, after: RunState) -> Groups:
     first = np.flatnonzero(after.versions[:, 0] != NEVER[0])[:1].tolist()
     for client, (version,) in latest_versions(after.versions, first).items():
         groups = context.states.read(client, version, CPU)
-        return {g: t for g, t in groups.items() if owner_of(g, context.settings.stages)}
+        return {g: t for g, t in groups.items() if owner_of(g, context.settings.keepers)}
     return {}
 
 

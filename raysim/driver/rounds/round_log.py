@@ -43,17 +43,20 @@ class _Account:
             self.trained[name] = np.concatenate([values, columns[name][took_steps]])
 
     def figures(self) -> dict[str, float | None]:
-        """Return the figures; losses are means over samples, None if no client took steps."""
-        weights = self.trained["samples"]
-        losses = {
-            name: float(np.average(self.trained[name], weights=weights)) if len(weights) else None
-            for name in ("train_loss", "objective")
-        }
+        """Return the figures; losses are means over samples, None if no client has one."""
+        losses = {name: self._mean(name) for name in ("train_loss", "objective")}
         return losses | {
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "clients": len(np.unique(self.trained["client"])),
         }
+
+    def _mean(self, name: str) -> float | None:
+        """Return the mean of a loss; None if no client took steps, or by loops without one."""
+        losses = self.trained[name]
+        if np.isnan(losses).all():
+            return None
+        return float(np.average(losses, weights=self.trained["samples"]))
 
 
 @dataclass

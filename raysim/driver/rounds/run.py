@@ -309,8 +309,8 @@ class Run:
             check_rules(settings, "pass", seen)
             return
         means.append(reduced.means)
-        of_method = [name for name in reduced.scalars if not owner_of(name, settings.stages)]
-        told = {name: of_stage(name, reduced.scalars) for name in settings.stages}
+        of_method = [name for name in reduced.scalars if not owner_of(name, settings.keepers)]
+        told = {name: of_stage(name, reduced.scalars) for name in settings.keepers}
         seen = replace(
             seen,
             means=reduced.means,

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from raysim.api.components import Component
+from raysim.api.own_loop import TASK_LOOP
 from raysim.config import Settings
 from raysim.driver.evaluation.weights import weights_file
 from raysim.driver.privacy.accounting import Accounting
@@ -51,8 +52,8 @@ SAMPLED_CLIENTS = 1000
 INITIAL_MODEL, START = "initial model", "model of start_from"
 ENVIRONMENTS = "environments"
 CODE_OF_MODULES, CODE_OF_SCORING = "code of the model", "code of the scoring"
-CODE_OF_COMPONENTS = "code of components"
-CODES = (CODE_OF_MODULES, CODE_OF_SCORING, CODE_OF_COMPONENTS)
+CODE_OF_COMPONENTS, CODE_OF_LOOP = "code of components", "code of the training loop"
+CODES = (CODE_OF_MODULES, CODE_OF_SCORING, CODE_OF_COMPONENTS, CODE_OF_LOOP)
 NOT_COMPARABLE = "cannot be compared"
 """Beginning of the value of code without a digest."""
 NO_CLASSES = "none"
@@ -95,6 +96,7 @@ def identity_of(
         "torch's default dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         CODE_OF_MODULES: _of_code(digest_of_modules, network, "the model"),
         CODE_OF_SCORING: _of_code(digest_of, federation.scoring, "the scoring"),
+        CODE_OF_LOOP: code_of_loop(settings, federation),
         CODE_OF_COMPONENTS: code_of_components(settings),
         INITIAL_MODEL: tensors_digest(network.state_dict()),
         REFERENCE: "none" if reference is None else tensors_digest(reference),
@@ -167,7 +169,7 @@ def differing_parts(sealed: Mapping[str, Any], identity: Mapping[str, Any]) -> l
     """
     parts = []
     for name, value in identity.items():
-        before = sealed.get(name) if sealed else value
+        before = sealed.get(name, NO_CLASSES) if sealed else value
         unknown = [side for side in (value, before) if str(side).startswith(NOT_COMPARABLE)]
         if unknown:
             parts.append(f"{name} {unknown[0]}")
@@ -215,6 +217,13 @@ def code_of_components(settings: Settings) -> str:
         if type(component).__module__ == "__main__"
     }
     return _of_code(digest_of, classes, "the components") if classes else NO_CLASSES
+
+
+def code_of_loop(settings: Settings, federation: Federation) -> str:
+    """Return the digest of a task's training loop; one that settings name is sealed as a file."""
+    if settings.local.train != TASK_LOOP:
+        return NO_CLASSES
+    return _of_code(digest_of, federation.loop, "the training loop")
 
 
 def _components(value: Any) -> Iterator[Component]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from raysim.api.columns import Scored, undeclared
 from raysim.api.components import call, called
 from raysim.api.method import Method
 from raysim.api.next_state import ASKED, given_state
+from raysim.api.own_loop import TASK_LOOP, loop_of
 from raysim.api.scoring import Scoring
 from raysim.api.selection import Selection
 from raysim.combinations import check_rules
@@ -41,6 +43,7 @@ from raysim.driver.start.resume_checks import (
 )
 from raysim.driver.uploads.channel import by_owner, first_states
 from raysim.driver.uploads.order import ORDER
+from raysim.errors import SettingsError
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import open_executor, ray_runtime
 from raysim.federation.federation import Federation
@@ -149,6 +152,7 @@ def check_run(
     Raises:
         RaysimError: a setting or a file does not allow the run.
     """
+    settings, federation = with_loop(settings, federation)
     check_rules(settings)
     states = ClientStates(run_dir.states.absolute())
     federation = _with_test_samples(settings, federation, note)
@@ -187,6 +191,21 @@ def check_run(
         note(line)
     left.check_left(ASKED, called(settings.method))
     return checked
+
+
+def with_loop(settings: Settings, federation: Federation) -> tuple[Settings, Federation]:
+    """Return a run with the user's own training loop, if there is one, in both.
+
+    Raises:
+        SettingsError: settings and task have one each.
+    """
+    named = settings.local.train
+    if federation.loop is None:
+        return settings, replace(federation, loop=loop_of(named)) if named else federation
+    if named:
+        raise SettingsError(f"local.train={named}: the task has a loop, too; leave out {TASK_LOOP}")
+    local = settings.local.model_copy(update={"train": TASK_LOOP})
+    return settings.model_copy(update={"local": local}), federation
 
 
 def _check_first_round(checked: CheckedRun) -> None:

@@ -22,6 +22,7 @@ from raysim.driver.uploads.client_models import with_kept_models
 from raysim.driver.uploads.dispatch import Dispatch, PassHook
 from raysim.driver.uploads.masking import check_masks, with_masks
 from raysim.driver.uploads.optimizer_state import with_kept_optimizers
+from raysim.driver.uploads.own_loop import with_late_loop, with_own_loop
 from raysim.federation.federation import Federation
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ ORDER = (
         on_empty_rounds=True,
     ),
     Concern("optimizer", lambda begun: partial(with_kept_optimizers, begun.runner)),
+    Concern(
+        "own loop",
+        lambda begun: partial(with_own_loop, begun.runner),
+        late=lambda run, number, cohort, dispatch: with_late_loop(run, dispatch),
+    ),
     Concern(
         "attack",
         lambda begun: partial(with_attack, begun.runner, begun.now.cohort),

@@ -1,0 +1,57 @@
+"""Training loop of a user's own: a function that trains a client in place of the engine's steps.
+
+`local.train=my_module:function` names it, or `Task.train` has it. `raysim.Client` is its argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+from raysim.api.components import imported
+from raysim.errors import SettingsError, visible
+from raysim.user_input.user_modules import allow
+
+Loop = Callable[[Any], Mapping[str, Any] | None]
+"""Trains a client; returns numbers of the round by name, or None."""
+OWN_LOOP = "train"
+"""Owner of the loop's groups among a client's, and of the numbers that it returns."""
+TASK_LOOP = "Task.train"
+"""Value of `local.train` in a run whose task has the loop."""
+
+
+def loop_of(target: str) -> Loop:
+    """Return the function that `local.train` names.
+
+    Raises:
+        SettingsError: there is none, or it does not take one argument.
+    """
+    key = f"local.train={visible(target)}"
+    module, colon, name = target.partition(":")
+    if not (module and colon and name.isidentifier()):
+        raise SettingsError(f"{key}: must name a function, such as my_loop:train")
+    allow(module)
+    return checked_loop(imported(target, key), key)
+
+
+def checked_loop(function: Any, key: str) -> Loop:
+    """Return a loop, which must be a function of one argument.
+
+    Args:
+        function: The function.
+        key: Its name for the error.
+
+    Raises:
+        SettingsError: it is something else.
+    """
+    try:
+        signature(function).bind(None)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{key}: must be a function of one argument, the client") from error
+    return function  # type: ignore[no-any-return]
+
+
+def named_loop(train: str) -> str:
+    """Return a loop as messages name it, given the value of `local.train`."""
+    return train if train == TASK_LOOP else f"local.train={train}"
