@@ -85,9 +85,9 @@ CASES = {
     ("sweep", "mnist-noniid", "method.name=fedavg,fedprox", "method.mu"): [
         *("method.mu=", "method.mu=0.01"),
     ],
-    ("sweep", "mnist-noniid", "--tune", "local.t"): ["local.tail_average=", "local.temperature="],
+    ("sweep", "mnist-noniid", "--tune", "local.te"): ["local.temperature="],
     ("sweep", "mnist-noniid", "--tune", "local.lr="): [],
-    ("tune", "mnist-noniid", "--tune", "local.t"): ["local.tail_average=", "local.temperature="],
+    ("tune", "mnist-noniid", "--tune", "local.te"): ["local.temperature="],
     ("resume", "RUN", "ro"): ["rounds=", "rounds=6"],
     ("resume", "RUN", "rounds="): ["6"],
     ("resume", "RUN", "local."): [],

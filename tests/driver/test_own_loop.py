@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import raysim
-from raysim.storage.client_states import ClientStates
-from raysim.testing.contract import CopyAfter
+from raysim.testing import LoopContract
 from raysim.testing.tasks import SIZES, small_task
 from tests.tasks import EQUAL, UNEQUAL, Notes, make_settings, make_task, model_of
 
@@ -68,19 +66,6 @@ def task_of(train: Loop, sizes: tuple[int, ...] = UNEQUAL) -> raysim.Task:
 
 def run(out: Path, train: Loop, **overrides: Any) -> raysim.Result:
     return raysim.run(make_settings(out, **overrides), task_of(train))
-
-
-def states_of(out: Path) -> dict[str, bytes]:
-    """Return the newest state of each client."""
-    states = ClientStates(out / "clients")
-    folders = sorted((out / "clients").glob("*/*"))
-    newest = {f.name: max(states.versions(int(f.name))) for f in folders}
-    return {
-        n: (
-            out / "clients" / "00000" / n / f"{v.round_number}_{v.pass_number}.safetensors"
-        ).read_bytes()
-        for n, v in newest.items()
-    }
 
 
 STEPS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -171,18 +156,31 @@ def test_numbers_are_columns_and_a_training_loss_is_the_runs(tmp_path):
     assert none[0]["bytes_up"] == none[0]["bytes_down"] + 4 * none[0]["clients"]
 
 
-def test_a_loop_is_the_same_on_actors_and_after_a_kill(tmp_path, resident_actors):
-    settings = {"local.train": f"{HERE}:counting", "checkpoint_every": 1}
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    raysim.run(make_settings(whole, **settings), make_task(UNEQUAL), CopyAfter(2, whole, broken))
-    shutil.rmtree(broken / "checkpoints" / "round_000002")
-    raysim.resume(broken, make_task(UNEQUAL))
-    engine = {"engine.backend": "ray", "engine.actors": 2}
-    raysim.run(make_settings(tmp_path / "ray", **settings, **engine), make_task(UNEQUAL))
-    assert len(states_of(whole)) > 2
-    for other in (broken, tmp_path / "ray"):
-        assert model_of(other) == model_of(whole)
-        assert states_of(other) == states_of(whole)
+@pytest.mark.usefixtures("resident_actors")
+class TestCounting(LoopContract):
+    loop = f"{HERE}:counting"
+
+
+def entropy(client: raysim.Client) -> None:
+    client.model.head.bias.data += np.random.default_rng().normal()
+
+
+def remembering(client: raysim.Client) -> None:
+    SEEN.append(client.id)
+    client.model.head.bias.data += len(SEEN)
+
+
+SEEN: list[int] = []
+
+
+@pytest.mark.parametrize("loop", [entropy, remembering])
+def test_the_contract_finds_what_no_seed_keys(loop, tmp_path):
+    class Tests(LoopContract):
+        pass
+
+    Tests.loop = f"{HERE}:{loop.__name__}"
+    with pytest.raises(AssertionError, match=r"system's entropy, .* or keeps values outside"):
+        Tests().test_two_runs_have_the_same_bits_and_figures(tmp_path)
 
 
 def test_a_client_keeps_what_it_puts_into_its_state(tmp_path):
