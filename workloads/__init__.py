@@ -40,6 +40,7 @@ PARTITIONS.add(
         "permuted": "raysim.workloads.partitions.permuted:Permuted",
         "by_key": "raysim.workloads.partitions.by_key:ByKey",
         "natural": "raysim.workloads.partitions.natural:Natural",
+        "natural_or_iid": "raysim.workloads.partitions.natural_or_iid:NaturalOrIid",
         "sorted_by": "raysim.workloads.partitions.sorted_by:SortedBy",
         "proportions": "raysim.workloads.partitions.proportions:Proportions",
     }
@@ -61,6 +62,7 @@ MODELS.add(
         "char-lstm": "raysim.workloads.models.lstm:CharLstm",
         "3nn-mimic": "raysim.workloads.models.mlp:ThreeNNMimic",
         "synthetic-mlp": "raysim.workloads.models.mlp:SyntheticMlp",
+        "by-shape": "raysim.workloads.models.by_shape:ByShape",
         "resnet18": "raysim.workloads.models.resnet:ResNet18",
         "resnet50": "raysim.workloads.models.resnet:ResNet50",
     }

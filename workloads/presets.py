@@ -21,7 +21,7 @@ from raysim.workloads.papers.flexchill import presets as flexchill
 from raysim.workloads.papers.mifl import presets as mifl
 from raysim.workloads.papers.pfl import presets as pfl
 from raysim.workloads.papers.pfllib import presets as pfllib
-from raysim.workloads.papers.preset import Paper, Preset
+from raysim.workloads.papers.preset import Paper, Preset, origins
 
 MNIST_1000 = Preset(
     "1000 clients of 60 samples, 100 a round",
@@ -36,7 +36,32 @@ MNIST_MILLION = MNIST_1000.replace(
     local={"epochs": 1},
 )
 
+OWN_DATA = "own-data"
+"""Preset for data of a user's own."""
+_OWN_DATA = Preset(
+    "your own table, images or arrays: raysim run mails.csv target=spam client=domain",
+    {
+        "dataset": {
+            **{"name": "files", "missing": "mean", "texts": "leave_out"},
+            "standardise": True,
+        },
+        "partition": {"name": "natural_or_iid"},
+        "model": {"name": "by-shape"},
+        "method": {"name": "fedavg"},
+        "clients": 10,
+        "rounds": 20,
+        "fraction": 1.0,
+        "local": {
+            **{"batch_size": 32, "optimizer": "adam", "lr": 0.01, "schedule": "cosine"},
+            "weight_decay": 0.01,
+        },
+        "engine": {"backend": "inline"},
+    },
+    origins(chosen="dataset partition model method clients rounds fraction local engine.backend"),
+)
+
 START = {
+    OWN_DATA: _OWN_DATA,
     "mnist-fedavg": mifl.MNIST_FEDAVG,
     "mnist-noniid": mifl.MNIST_NONIID,
     "mnist-1000": MNIST_1000,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from raysim.api.components import call, suggest
 from raysim.config import Settings, apply_overrides, parse, parse_override
 from raysim.driver.listeners.listener import Listener, listener_of_command
 from raysim.errors import SettingsError, visible
+from raysim.facade.own_data import OF_SETTINGS, PATH, is_own_data, path_of, with_groups
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.notebook.runs import shown
 from raysim.process.exits import interruptible
@@ -22,12 +22,11 @@ from raysim.user_input import (
     DATASET,
     check_plain,
     dotted,
-    override_text,
     read_file,
     user_path,
 )
 from raysim.workloads.datasets.fetch import data_root
-from raysim.workloads.presets import PRESETS, on_preset
+from raysim.workloads.presets import OWN_DATA, PRESETS, on_preset
 from raysim.workloads.sweeps import FILE_KEYS
 
 
@@ -45,7 +44,7 @@ def with_clients(
     Raises:
         RaysimError: a setting is wrong, or the data has no natural clients.
     """
-    of_preset = not {"dataset.name", "partition.name"} & {*keys}
+    of_preset = not {"dataset.name", PATH, "partition.name"} & {*keys}
     if raw.get("clients") is not None and ("clients" in keys or of_preset):
         return parse(raw)
     settings = parse({**raw, "clients": 1})
@@ -72,8 +71,10 @@ def load_config(
         source: Name of a preset, or path of a TOML or JSON file with the same keys; its key
             `preset` names a preset that gives the others. The table `[study]` of a study is left
             out. `dataset.name=NAME`, without a preset, is FedAvg on the partition `iid` with
-            default settings; `model.name` must be given.
-        overrides: Values by dotted key, for example {"local.lr": 0.05}.
+            default settings; `model.name` must be given. A file or folder of data is the preset
+            `own-data` with its path.
+        overrides: Values by dotted key, for example {"local.lr": 0.05}. With `own-data`, settings
+            of the dataset need no group: {"target": "spam"}.
         listener: Told how the data is prepared, if its natural clients must be counted; the default
             is that of `run`.
 
@@ -81,12 +82,16 @@ def load_config(
         SettingsError: the preset is unknown, a key is unknown, or a value is out of range.
         RunError: a newer version wrote the file, or a named class lies in a run directory.
     """
-    raw, changed = _read(str(source))
-    raw = apply_overrides(raw, overrides or {})
+    changes, start = dict(overrides or {}), str(source)
+    if is_own_data(start):
+        changes = {**path_of(start), **with_groups(changes)}
+        start = OWN_DATA
+    raw, changed = _read(start)
+    raw = apply_overrides(raw, changes)
     check_plain(raw)
     check_places(raw)
     with interruptible(), shown(listener or listener_of_command()) as told:
-        return with_clients(raw, {*changed, *(overrides or {})}, data_root(), told.preparing)
+        return with_clients(raw, {*changed, *changes}, data_root(), told.preparing)
 
 
 def _read(name: str) -> tuple[dict[str, Any], set[str]]:
@@ -119,12 +124,8 @@ def _instead_of(name: str) -> str:
     hint = f"{suggest(name, sorted(PRESETS))} (or a .toml or .json file)"
     if "=" in name:
         hint = "name a preset first, such as mnist-fedavg, or begin with dataset.name=NAME"
-    with suppress(OSError, SettingsError):  # no path
-        if user_path(name).is_file():
-            hint = "settings are a .toml or .json file; files of data are read with a preset,"
-            hint += f" dataset.name=files and {override_text('dataset.path', name)}"
-        elif Path(name).suffix.lower() in (".yaml", ".yml"):
-            hint = "settings are a .toml or .json file"
+    elif Path(name).suffix.lower() in OF_SETTINGS:
+        hint = "settings are a .toml or .json file"
     return hint
 
 

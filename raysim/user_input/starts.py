@@ -1,4 +1,4 @@
-"""Starts of a run: a preset, a file of settings, or without these the name of a dataset."""
+"""Starts of a run: a preset, a file of settings or of data, or the name of a dataset."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ DATASET = "dataset.name="
 def short_name(start: str | Path) -> str:
     """Return the name of a start in folders and titles: the preset's, file's or dataset's."""
     text = str(start)
-    return (
-        portable_name(text.removeprefix(DATASET)) if text.startswith(DATASET) else Path(text).stem
-    )
+    if text.startswith(DATASET):
+        return portable_name(text.removeprefix(DATASET))
+    return Path(text).stem or Path.cwd().name

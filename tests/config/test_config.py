@@ -266,7 +266,7 @@ def test_toml_and_json_files_read_the_same(tmp_path):
         ("none.toml", None, "not there"),
         ("bad.toml", "rounds = \n", "cannot be read"),
         ("bad.json", '{"rounds": ', "cannot be read"),
-        ("list.json", "[1]", "table of settings"),
+        ("one.json", "1", "table of settings"),
         ("few.json", '{"rounds": 3}', "dataset.name: must be given; raysim list datasets"),
         ("date.toml", "rounds = 2024-01-01\n" + TOML, "rounds="),
     ],

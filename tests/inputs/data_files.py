@@ -220,7 +220,7 @@ def case(name: str, *overrides: str, says: tuple[str, ...], dataset: str = "file
 Y = "dataset.target=y"
 PART = "dataset.split=part"
 CASES = [
-    run("dataset.name=files", says=("dataset.path: must be given",)),
+    run("dataset.name=files", "model.name=linear", says=("dataset.path: must be given",)),
     run("dataset.name=files", "dataset.path=", says=("dataset.path", "one character")),
     case("absent.csv", says=("absent.csv: not there",)),
     case("nothing", says=("no known layout, but 1 other", "CLASS/*.png")),

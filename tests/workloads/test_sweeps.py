@@ -321,10 +321,23 @@ def test_other_files_than_settings_say_what_they_are_for(tmp_path, monkeypatch):
     (tmp_path / "my.toml").write_text(FILE)
     with pytest.raises(raysim.SettingsError, match=r"type: raysim sweep my\.toml$"):
         raysim.load_config("my.toml")
-    (tmp_path / "mails.csv").write_text("a,b\n")
-    hint = "dataset.name=files and dataset.path=mails.csv"
-    with pytest.raises(raysim.SettingsError, match=f"mails.csv: no such preset; .*{hint}$"):
-        sweep_of("mails.csv", "local.lr=0.1,0.2").cells[0].resolve()
+    (tmp_path / "my.yaml").write_text("rounds: 3")
+    hint = r"settings are a \.toml or \.json file"
+    with pytest.raises(raysim.SettingsError, match=f"my.yaml: no such preset; {hint}$"):
+        sweep_of("my.yaml", "local.lr=0.1,0.2").cells[0].resolve()
+
+
+def test_a_file_of_data_is_the_base_of_all_cells(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    (tmp_path / "mails.csv").write_text("links,spam\n" + "1,no\n2,yes\n" * 10)
+    found = sweep_of("mails.csv", "target=spam", "local.lr=0.1,0.2")
+    assert found.name == "mails-sweep"
+    resolved = [cell.resolve() for cell in found.cells]
+    assert {(cell.local.lr, cell.dataset.target) for cell in resolved} == {
+        (0.1, "spam"),
+        (0.2, "spam"),
+    }
 
 
 def test_a_file_of_settings_is_the_base_of_all_cells(tmp_path):

@@ -33,6 +33,7 @@ ALL: list[Partition] = [
     PARTITIONS.get("classes").model_validate({"per_client": 1}),
     PARTITIONS.get("by_key")(),
     PARTITIONS.get("natural").model_validate({"key": "writer"}),
+    PARTITIONS.get("natural_or_iid")(),
 ]
 WITH_TERMS = {"split_classes", "color_skew"}
 """Partitions that take certain numbers of clients and classes alone; see their own tests."""

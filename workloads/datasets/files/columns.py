@@ -174,13 +174,15 @@ class Words:
         name: Name of the column.
         kind: The kind of its values.
         asked: Whether a user has asked for words.
-        seen: The training samples' words.
+        optional: Whether it is left out if it has too many different words.
+        seen: The training samples' words, up to one more than MOST_WORDS.
         count: Number of training samples that have one.
     """
 
     name: str
     kind: Kind
     asked: bool
+    optional: bool = False
     seen: set[str] = field(default_factory=set)
     count: int = 0
     size: ClassVar[float] = 1.0
@@ -198,26 +200,43 @@ class Words:
             DataError: the column has too many different words.
         """
         words = pc.drop_null(as_words(batch[self.name]))
-        self.seen |= {*pc.unique(words).to_pylist()}
         self.count += len(words)
-        if len(self.seen) > MOST_WORDS:
+        if len(self.seen) <= MOST_WORDS:
+            self.seen |= {*pc.unique(words).to_pylist()}
+        if len(self.seen) > MOST_WORDS and not self.optional:
             raise DataError(
                 f"column {shown(self.name)} has more than {MOST_WORDS} different words;"
                 f" {self._instead}"
             )
 
+    @property
+    def is_text(self) -> bool:
+        """True if each different word would be an input of few samples, as in free texts."""
+        differ = len(self.seen)
+        return differ > MOST_WORDS or differ > max(FEW_WORDS, NEARLY_ALL * self.count)
+
     def check(self) -> None:
         """Check that the words are not free text: each different word would be an input.
 
         Raises:
-            DataError: nearly all words differ, and the settings do not ask for them.
+            DataError: they are, and the settings do not ask for them.
         """
-        if not self.asked and len(self.seen) > max(FEW_WORDS, NEARLY_ALL * self.count):
+        if self.is_text and not self.asked:
             raise DataError(
                 f"column {shown(self.name)}: {len(self.seen)} of its {self.count} training values"
                 f" differ, and each would be an input; {self._instead},"
                 f" {naming('categories', self.name, self.kind.names)} takes them for words"
             )
+
+    @property
+    def left_out(self) -> str:
+        """A line on the column where it is left out."""
+        many = f"more than {MOST_WORDS}" if len(self.seen) > MOST_WORDS else len(self.seen)
+        advice = self.kind.advice_on_dates(self.name)
+        return (
+            f"left out {shown(self.name)}: {many} of its {self.count} training values differ"
+            f"{advice and f'; {advice}'}"
+        )
 
     @property
     def _instead(self) -> str:
@@ -263,19 +282,10 @@ class Arrays:
         return x
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Take in a batch of training samples.
-
-        Raises:
-            DataError: arrays of several dimensions are to be standardised.
-        """
+        """Take in a batch of training samples."""
         if self.standardise:
             x = self._values(batch)
-            if x.ndim > 2:
-                raise DataError(
-                    f"dataset.standardise=true: column {shown(self.name)} holds arrays of shape"
-                    f" {[*x.shape[1:]]}; only numbers and lists of them are standardised"
-                )
-            self.figures.see(x.astype(np.float64))
+            self.figures.see(x.astype(np.float64).reshape(len(x), -1))
 
     def encode(self, batch: pa.RecordBatch) -> Array:
         """Return the inputs of a batch: bytes, int64 for categories, else float32.
@@ -289,7 +299,8 @@ class Arrays:
 
     def _encoded(self, x: Array) -> Array:
         if self.standardise:
-            return as_float32(self.figures.standardised(x), self.name)
+            flat = self.figures.standardised(x.reshape(len(x), -1))
+            return as_float32(flat, self.name).reshape(x.shape)
         if self.categories:
             return x.astype(np.int64, copy=False)
         if self.dtype != np.uint8:

@@ -166,7 +166,9 @@ class Files(FileDataset):
     the clients in LEAF's, PFLlib's and TFF's formats; every other partition works, too.
     """
 
-    path: Annotated[str, AfterValidator(_absolute)] = Field(description="file or folder")
+    path: Annotated[str, AfterValidator(_absolute)] | None = Field(
+        default=None, description="file or folder; must be given"
+    )
     folder: ClassVar[str] = "files"
 
     def sources(self, root: Path) -> Sources:
@@ -175,7 +177,9 @@ class Files(FileDataset):
         Raises:
             DataError: the path does not exist, or has files in unknown formats.
         """
-        path = Path(self.path)
+        if self.path is None:
+            raise DataError("dataset.path: must be given: a file or folder")
+        path = self._place
         try:
             if not self._is_archive:
                 return find_sources(path, self._reading)
@@ -198,12 +202,15 @@ class Files(FileDataset):
         """
         if not self._is_archive:
             return sources
-        return find_sources(unpacked(Path(self.path), work_folder / UNPACKED), self._reading)
+        return find_sources(unpacked(self._place, work_folder / UNPACKED), self._reading)
+
+    @property
+    def _place(self) -> Path:
+        return Path(self.path or "")
 
     @property
     def _is_archive(self) -> bool:
-        path = Path(self.path)
-        return path.suffix.lower() == ZIP and path.is_file()
+        return self._place.suffix.lower() == ZIP and self._place.is_file()
 
     @property
     def _reading(self) -> Reading:

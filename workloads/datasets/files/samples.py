@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -54,21 +54,27 @@ UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 Task = Literal["classification", "regression"]
 
 
+def _name(value: object) -> object:
+    """Return the name of a column, which may be typed as a whole number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _names(value: object) -> object:
     """Return names, given as a list or as one word separated by commas, in brackets or not."""
-    if isinstance(value, str):
+    if isinstance(value := _name(value), str):
         bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
         return tuple(name.strip() for name in bare.split(","))
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(_name, value)) if isinstance(value, list) else value
 
 
+Name = Annotated[str, BeforeValidator(_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
 class Choice(Dataset):
     """Settings that choose the parts of a source that become samples, and their encoding."""
 
-    target: str | None = Field(
+    target: Name | None = Field(
         default=None, description="column to predict; none: y or label, of formats that have it"
     )
     features: Names | None = Field(
@@ -77,7 +83,7 @@ class Choice(Dataset):
         " leave_out",
     )
     leave_out: Names = Field(default=(), description="columns that are no inputs")
-    client: str | None = Field(
+    client: Name | None = Field(
         default=None, description="column of natural clients, for partition.name=natural"
     )
     split: Annotated[float, Field(gt=0, lt=1)] | str = Field(
@@ -103,8 +109,13 @@ class Choice(Dataset):
         default="refuse",
         description="refuse missing values, drop their rows, or fill features in; words become 0",
     )
+    texts: Literal["refuse", "leave_out"] = Field(
+        default="refuse",
+        description="refuse or leave out columns of text with too many different words for inputs",
+    )
     standardise: bool = Field(
-        default=False, description="features of numbers less their mean, by their deviation"
+        default=False,
+        description="features of numbers less their mean, by their deviation; images stay",
     )
 
     @model_validator(mode="after")
@@ -158,10 +169,7 @@ class Roles:
         chosen |= {name: "leave_out" for name in choice.leave_out if name not in chosen}
         for name, setting in {**chosen, self.client: "client", self.target: "target"}.items():
             if name and name not in source.names:
-                hint = suggest(name, [*source.names])
-                raise DataError(
-                    f"dataset.{setting}={shown(name)}: no such column in {source.path}; {hint}"
-                )
+                raise _no_column(setting, name, source)
         for setting in ("categories", "dates"):
             if strange := [n for n in getattr(choice, setting) if n not in self.features]:
                 raise DataError(
@@ -208,6 +216,13 @@ class Roles:
         return tuple(name for name in (self.target, self.client) if name)
 
 
+def _no_column(setting: str, name: str, source: Source) -> DataError:
+    hint = suggest(name, [*source.names])
+    if setting == "client" and name.isdecimal():
+        hint = f"clients={name} is the number of clients"
+    return DataError(f"dataset.{setting}={shown(name)}: no such column in {source.path}; {hint}")
+
+
 @dataclass(frozen=True)
 class Samples:
     """Samples of the training and the test set, in parts.
@@ -243,6 +258,7 @@ class Samples:
         progress("read files", 0, 3)
         kinds, notes = _kinds(whole, roles, choice)
         _check_missing(kinds, roles, choice)
+        notes += _filled(kinds, choice)
         rows = _divided(sources, roles, choice)
         alone = len(roles.features) == 1
         features = tuple(_feature(name, kinds[name], choice, alone) for name in roles.features)
@@ -255,7 +271,7 @@ class Samples:
         progress("read files", 1, 3)
         samples._fit()
         progress("read files", 2, 3)
-        return samples
+        return samples._without_texts()
 
     def _fit(self) -> None:
         train, count = self.rows["train"], 0
@@ -269,9 +285,23 @@ class Samples:
         if not count:
             raise DataError(f"{self.rows['train'].source.path}: the training set has no samples")
         self.target.check()
+
+    def _without_texts(self) -> Samples:
+        """Return the samples without columns of text, which are refused unless they are optional.
+
+        Raises:
+            DataError: there is such a column, or no other feature.
+        """
+        texts = [f for f in self.features if isinstance(f, Words) and f.is_text and f.optional]
         for column in self.features:
-            if isinstance(column, Words):
+            if isinstance(column, Words) and column not in texts:
                 column.check()
+        features = tuple(column for column in self.features if column not in texts)
+        if not features:
+            path = self.rows["train"].source.path
+            raise DataError(f"{path}: {texts[0].left_out}; no other is left")
+        notes = tuple(text.left_out for text in texts)
+        return replace(self, features=features, left_out=(*self.left_out, *notes))
 
     @property
     def labels(self) -> list[str]:
@@ -283,6 +313,7 @@ class Samples:
         lines = [
             self._read_as(),
             *self.left_out,
+            *_standardised(self.features),
             *_raw_sizes(self.features),
             *self.target.notes(),
         ]
@@ -332,6 +363,16 @@ class Samples:
     def _encoded(self, batch: pa.RecordBatch) -> Split:
         columns = {"client": clients(batch[self.client], self.clients)} if self.client else {}
         return Split(inputs(self.features, batch), self.target.encode(batch), columns)
+
+
+def _standardised(features: Sequence[Feature]) -> list[str]:
+    """Return a line on the numbers that are standardised, if there are any."""
+    if not any(isinstance(f, Number | Arrays) and f.standardise for f in features):
+        return []
+    return [
+        "numbers are standardised: less their training mean, by their deviation;"
+        " dataset.standardise=false leaves them as they are"
+    ]
 
 
 def _raw_sizes(features: Sequence[Feature]) -> list[str]:
@@ -430,6 +471,18 @@ def _check_missing(kinds: Mapping[str, Kind], roles: Roles, choice: Choice) -> N
             raise DataError(f"column {shown(name)}: {are} in {kind.lack}; {advice}")
 
 
+def _filled(kinds: Mapping[str, Kind], choice: Choice) -> tuple[str, ...]:
+    """Return a line on missing values that are filled in, if there are any."""
+    lacking = {n: kind.missing for n, kind in kinds.items() if kind.feature and kind.missing}
+    if not lacking or choice.missing not in ("mean", "zero"):
+        return ()
+    filled = "their training mean, words with 0" if choice.missing == "mean" else "0"
+    return (
+        f"{sum(lacking.values())} missing values of {listed([*lacking])} are filled in with"
+        f" {filled}; dataset.missing=drop leaves such rows out",
+    )
+
+
 def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
     needed = roles.needed(choice.missing)
     if "train" in sources:
@@ -452,7 +505,7 @@ def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
 
 def _feature(name: str, kind: Kind, choice: Choice, alone: bool) -> Feature:
     if kind.arrays:
-        return _arrays(name, kind.arrays[1], choice, alone)
+        return _arrays(name, *kind.arrays, choice, alone)
     if name in choice.categories:
         return Words(name, kind, asked=True)
     if kind.numbers:
@@ -461,17 +514,20 @@ def _feature(name: str, kind: Kind, choice: Choice, alone: bool) -> Feature:
             return Dates(*how, form=kind.date_form(name, choice.dates_first))
         return Number(*how)
     kind.check_words(name)
-    return Words(name, kind, asked=False)
+    return Words(name, kind, asked=False, optional=choice.texts == "leave_out")
 
 
-def _arrays(name: str, dtype: np.dtype[Any], choice: Choice, alone: bool) -> Arrays:
+def _arrays(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], choice: Choice, alone: bool
+) -> Arrays:
     categories = name in choice.categories
     if categories and (dtype.kind not in "iu" or choice.standardise or not alone):
         raise DataError(
             f"dataset.categories={shown(name)}: holds arrays of {dtype}; must be of integers, the"
             " only feature, and without dataset.standardise"
         )
-    return Arrays(name, dtype, choice.standardise, categories)
+    is_image = dtype == np.uint8 and len(shape) > 1
+    return Arrays(name, dtype, choice.standardise and not is_image, categories)
 
 
 def _target(name: str, kind: Kind, choice: Choice) -> Classes | Targets:

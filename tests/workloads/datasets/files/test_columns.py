@@ -22,6 +22,7 @@ from raysim.workloads.datasets.files.columns import Figures, inputs
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read
 
+DRAW = np.random.default_rng(0)
 ROWS = {
     "city": ["Rome", "Oslo", "Rome", "", "Lima", "Bonn"],
     "size": ["1", "4", "", "3", "100", "5"],
@@ -121,9 +122,9 @@ def test_rows_without_a_target_or_a_client_are_left_out_where_features_are_fille
     expected = [[2.5, 1, 0], [filled, 0, 1], [4, 0, 0]]
     assert found["train"].x.tolist() == expected and found["train"].y.tolist() == [1, 0, 1]
     assert found["test"].x.tolist() == [[filled, 1, 0]]
-    assert notes(tmp_path / "t.csv", **fields) == [
+    assert notes(tmp_path / "t.csv", **fields)[0] == (
         "2 of 6 rows lack a value of 'y' or 'site', and are left out"
-    ]
+    )
 
 
 VECTORS = np.tile([[1.0, -60.0]], (10, 1))
@@ -145,8 +146,8 @@ SIZES = {
 def test_inputs_of_raw_size_are_told_before_training(tmp_path, case):
     given, fields, told = SIZES[case]
     np.savez(tmp_path / "t.npz", **given, y=np.arange(10) % 2)
-    found = notes(tmp_path / "t.npz", **fields)
-    assert found == [] if told is None else told in found[0] and "raw size" in found[0]
+    found = [line for line in notes(tmp_path / "t.npz", **fields) if "raw size" in line]
+    assert found == [] if told is None else told in found[0]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "npz"])
@@ -206,13 +207,63 @@ def test_numbers_are_standardised_with_the_training_figures(table):
     assert np.allclose(x, (given - means) / deviations, atol=1e-6)
 
 
-def test_vectors_of_arrays_are_standardised_and_images_are_refused(tmp_path):
+def test_arrays_are_standardised_number_by_number_and_images_stay(tmp_path):
     (tmp_path / "given").mkdir()
     found = read(layouts.npz(tmp_path / "given"), tmp_path / "data", standardise=True)["test"]
     train, test = (layouts.X[rows] for rows in layouts.SETS.values())
     assert np.allclose(found.x, (test - train.mean(0)) / train.std(0), atol=1e-6)
-    with pytest.raises(DataError, match=r"dataset\.standardise=true: .*shape \[4, 4\]"):
-        read(layouts.image_arrays(tmp_path), tmp_path / "data", standardise=True)
+    images = layouts.image_arrays(tmp_path)
+    assert np.array_equal(
+        read(images, tmp_path / "data", standardise=True)["test"].x,
+        read(images, tmp_path / "data")["test"].x,
+    )
+    x, is_test = DRAW.normal(3, 2, (9, 2, 5)), np.arange(9) > 5
+    np.savez(
+        tmp_path / "series.npz",
+        **{"x_train": x[~is_test], "y_train": np.arange(6) % 2},
+        **{"x_test": x[is_test], "y_test": np.arange(3) % 2},
+    )
+    series = read(tmp_path / "series.npz", tmp_path / "data", standardise=True)["test"]
+    train = x[~is_test]
+    assert np.allclose(series.x, (x[is_test] - train.mean(0)) / train.std(0), atol=1e-6)
+
+
+def test_free_text_is_left_out_if_asked_and_told(tmp_path):
+    """More than 20 words, nearly all different, are text; so are more than 1000."""
+    count = 1300
+    given = {
+        **{
+            "name": [f"n{row}" for row in range(count)],
+            "many": [f"m{row % 1100}" for row in range(count)],
+        },
+        **{"word": ["low", "high"] * (count // 2), "y": ["no", "yes"] * (count // 2)},
+    }
+    layouts.text(tmp_path / "t.csv", given)
+    fields = {"target": "y", "split": 0.1, "texts": "leave_out"}
+    found = read(tmp_path / "t.csv", tmp_path / "data", **fields)
+    assert found["train"].x.shape == (1170, 2)
+    told = [line for line in notes(tmp_path / "t.csv", **fields) if line.startswith("left out")]
+    assert told == [
+        f"left out '{name}': more than 1000 of its 1170 training values differ"
+        for name in ("name", "many")
+    ]
+    with pytest.raises(DataError, match=r"left out 'name': .*no other is left"):
+        read(tmp_path / "t.csv", tmp_path / "data", **fields, features="name")
+    with pytest.raises(DataError, match=r"'many' has more than 1000 different words"):
+        read(
+            tmp_path / "t.csv", tmp_path / "data", **fields | {"texts": "refuse"}, leave_out="name"
+        )
+
+
+def test_missing_values_that_are_filled_in_are_told(table):
+    told = notes(table, target="price", task="regression", split="part", missing="mean")
+    assert "2 missing values of 'city', 'size' are filled in with their training mean" in told[0]
+
+
+def test_columns_may_be_named_by_whole_numbers(tmp_path):
+    layouts.text(tmp_path / "t.csv", {"0": ["1", "2"] * 4, "1": ["a", "b"] * 4, "2": ["x"] * 8})
+    chosen = dict(map(parse_override, ["target=1", "features=0", "leave_out=[2]"]))
+    assert read(tmp_path / "t.csv", tmp_path / "data", **chosen)["train"].x.shape == (6, 1)
 
 
 def test_a_regression_has_one_output_and_its_own_metrics(table):

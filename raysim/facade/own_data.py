@@ -1,0 +1,64 @@
+"""A user's own data as the start of a run: `raysim run mails.csv target=spam client=domain`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from raysim.config import Settings
+from raysim.errors import DataError, SettingsError, visible
+from raysim.samples.data import DATASETS
+from raysim.workloads.datasets.files.sources import OF_DATA
+from raysim.workloads.datasets.files.tables import first_mark, suffix_of
+from raysim.workloads.datasets.files.unzipped import ZIP
+from raysim.workloads.presets import OWN_DATA, PRESETS
+
+OF_SETTINGS = (".toml", ".json", ".yaml", ".yml")
+"""Ends of the names of settings files, whether or not they are read."""
+PATH = "dataset.path"
+
+
+def is_own_data(start: str) -> bool:
+    """Return whether a start is the preset for a user's own data, or such data."""
+    return start == OWN_DATA or (start not in PRESETS and _is_data(start))
+
+
+def path_of(start: str) -> dict[str, str]:
+    """Return the path of a start that is data, as an override; empty for the preset.
+
+    Raises:
+        SettingsError: the start is the folder of a run.
+    """
+    if start == OWN_DATA:
+        return {}
+    if Path(start, "config.json").is_file():
+        raise SettingsError(
+            f"{visible(start)}: is the folder of a run; type: raysim resume {shlex.quote(start)}"
+        )
+    return {PATH: start}
+
+
+def with_groups(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return overrides whose settings without a group, as `target`, are the dataset's."""
+    of_data = DATASETS.get("files").model_fields.keys() - Settings.model_fields.keys()
+    return {f"dataset.{key}" if key in of_data else key: v for key, v in overrides.items()}
+
+
+def _is_data(start: str) -> bool:
+    """Return whether a start is a file or folder of data, which may be missing."""
+    path = Path(start)
+    suffix = suffix_of(path)
+    if suffix in OF_SETTINGS:
+        return suffix == ".json" and path.is_file() and _has_array(path)
+    return os.path.lexists(path) or suffix in (*OF_DATA, ZIP)
+
+
+def _has_array(path: Path) -> bool:
+    """Return whether a JSON file holds an array, as a table does; settings are an object."""
+    with suppress(DataError):
+        return first_mark(path) == "["
+    return False
