@@ -71,5 +71,5 @@ def test_a_notebook_is_stored_without_outputs(path: Path):
 
 def test_the_page_of_examples_lists_them():
     page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
-    assert len(NOTEBOOKS) == 3
+    assert len(NOTEBOOKS) == 4
     assert [path.name for path in NOTEBOOKS if f"({path.name})" not in page] == []
