@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from numbers import Real
 from sys import maxsize
@@ -27,6 +27,7 @@ from raysim.config import LocalSettings
 from raysim.errors import RunError, visible
 from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import Groups, Tensors
+from raysim.numbers.tensors.later import sent_to
 from raysim.numbers.tensors.torch_private import foreach_add_, transient_buffers
 from raysim.training.job import Bounds, ClientJob, LocalLosses, iterate_epochs, steps_of
 from raysim.training.sequential import ClientTraining, SequentialTrainer
@@ -84,22 +85,45 @@ class LocalOptimizer(torch.optim.Optimizer):
 
 
 class ClientSamples(Dataset[Any]):
-    """A client's samples, by number or by several numbers at once.
+    """A client's samples, one by one; by a slice, those of the present epoch.
 
     Attributes:
-        x: The inputs [n, ...], in a loader altered anew for each epoch.
-        y: The targets [n, ...].
+        epoch: Inputs and targets of the present epoch, in its order.
     """
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
+        self._x, self._y, self.epoch = x, y, (x, y)
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self._y)
 
-    def __getitem__(self, rows: Any) -> tuple[Tensor, Tensor]:
-        """Return copies of samples."""
-        return self.x[rows].clone(), self.y[rows].clone()
+    def __getitem__(self, rows: int | slice) -> tuple[Tensor, Tensor]:
+        """Return a copy of a sample, or a batch."""
+        if isinstance(rows, slice):
+            return self.epoch[0][rows], self.epoch[1][rows]
+        return self._x[rows].clone(), self._y[rows].clone()
+
+
+@dataclass(frozen=True)
+class EpochBatches:
+    """Slices of the batches of an epoch, of the next one in each iteration.
+
+    Attributes:
+        samples: The samples, which get the epoch.
+        next_epoch: Returns inputs and targets of the next epoch.
+        bounds: (start, stop) of the batches.
+    """
+
+    samples: ClientSamples
+    next_epoch: Callable[[], tuple[Tensor, Tensor]]
+    bounds: Bounds
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __iter__(self) -> Iterator[slice]:
+        self.samples.epoch = self.next_epoch()
+        return (slice(*bounds) for bounds in self.bounds)
 
 
 class Client:
@@ -148,15 +172,8 @@ class Client:
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of each local step, in the order of the run's own draws."""
-        pairs = (pair for _ in range(self.epochs) for pair in self._epoch())
-        return islice(pairs, self._steps)
-
-    def _epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of the next epoch."""
-        inputs, order = next(self._epochs)
-        samples = ClientSamples(inputs, self._training.job.data.y)
-        for start, stop in self._bounds:
-            yield samples[torch.from_numpy(order[start:stop]).to(self.device)]
+        batches = (batch for _ in range(self.epochs) for batch in self.loader())
+        return islice(batches, self._steps)
 
     def loader(self) -> DataLoader[Any]:
         """Return a DataLoader of the client's samples; each iteration is the next epoch."""
@@ -165,29 +182,21 @@ class Client:
         return DataLoader(
             samples,
             batch_size=None,
-            sampler=EpochBatches(samples, self._epochs, self._bounds),
+            sampler=EpochBatches(samples, self._next_epoch, self._bounds),
             generator=torch.Generator(),  # else it draws from the global one
         )
+
+    def _next_epoch(self) -> tuple[Tensor, Tensor]:
+        """Return copies of inputs and targets, in the order of the next epoch."""
+        inputs, order = next(self._epochs)
+        targets = self._training.job.data.y
+        index = sent_to(targets.device, order[: self._bounds[-1][1]])
+        return inputs.index_select(0, index), targets.index_select(0, index)
 
     def arrays(self) -> tuple[Array, Array]:
         """Return copies of all inputs and targets as NumPy arrays."""
         data = self._training.job.data
         return data.x.cpu().numpy().copy(), data.y.cpu().numpy().copy()
-
-
-class EpochBatches:
-    """Numbers of the samples in the batches of an epoch, the next one in each iteration."""
-
-    def __init__(self, samples: ClientSamples, epochs: Iterator[Any], bounds: Bounds) -> None:
-        self._samples, self._epochs, self._bounds = samples, epochs, bounds
-
-    def __len__(self) -> int:
-        return len(self._bounds)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        self._samples.x, order = next(self._epochs)
-        for start, stop in self._bounds:
-            yield torch.from_numpy(order[start:stop]).to(self._samples.y.device)
 
 
 class OwnLoopTrainer(SequentialTrainer):

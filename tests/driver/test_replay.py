@@ -24,6 +24,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "own models": {"method.name": "ditto"},
     "stage with state": {"channel.topk.fraction": 0.1, "channel.error_feedback": {}},
     "optimizer with state": {"local.optimizer": "adam", "local.keep": True},
+    "a loop with state": {"local.train": "tests.driver.test_own_loop:counting"},
     "virtual time": {"clock.name": "devices"},
     "stack": {"engine.vectorize": 3},
     "masks": {"channel.masks": {}},
