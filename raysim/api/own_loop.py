@@ -15,6 +15,8 @@ from raysim.user_input.user_modules import allow
 
 Loop = Callable[[Any], Mapping[str, Any] | None]
 """Trains a client; returns numbers of the round by name, or None."""
+Evaluate = Callable[[Any, Any, Any], Mapping[str, Any]]
+"""Returns numbers by name, given a module, and inputs and targets of the test set."""
 OWN_LOOP = "train"
 """Owner of the loop's groups among a client's, and of the numbers that it returns."""
 TASK_LOOP = "Task.train"
@@ -32,24 +34,27 @@ def loop_of(target: str) -> Loop:
     if not (module and colon and name.isidentifier()):
         raise SettingsError(f"{key}: must name a function, such as my_loop:train")
     allow(module)
-    return checked_loop(imported(target, key), key)
+    loop: Loop = checked_function(imported(target, key), key, "client")
+    return loop
 
 
-def checked_loop(function: Any, key: str) -> Loop:
-    """Return a loop, which must be a function of one argument.
+def checked_function(function: Any, key: str, *arguments: str) -> Any:
+    """Return a user's function, which must take some arguments.
 
     Args:
         function: The function.
         key: Its name for the error.
+        arguments: Words for the arguments.
 
     Raises:
         SettingsError: it is something else.
     """
     try:
-        signature(function).bind(None)
+        signature(function).bind(*arguments)
     except (TypeError, ValueError) as error:
-        raise SettingsError(f"{key}: must be a function of one argument, the client") from error
-    return function  # type: ignore[no-any-return]
+        wanted = f"must be a function of ({', '.join(arguments)})"
+        raise SettingsError(f"{key}: {wanted}") from error
+    return function
 
 
 def named_loop(train: str) -> str:

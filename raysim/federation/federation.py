@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from raysim.api.components import call, called
-from raysim.api.own_loop import Loop
+from raysim.api.own_loop import Evaluate, Loop
 from raysim.api.scoring import (
     CLASSIFICATION,
     Scoring,
@@ -92,6 +92,7 @@ class Federation:
         scoring: Loss and metrics.
         training: Scoring with the minimised loss, if it differs from the loss of `scoring`.
         loop: The user's own training loop; None: the engine's steps.
+        evaluate: The user's own evaluation of a model, in addition to the scores.
         holdout: Divides a client's samples into training samples and held-out samples.
         local_test: Test samples of single clients, for their evaluation, if there are any.
         class_names: Name of each class number [C]; empty if classes have numbers alone.
@@ -115,6 +116,7 @@ class Federation:
     scoring: Scoring = CLASSIFICATION
     training: Scoring | None = None
     loop: Loop | None = None
+    evaluate: Evaluate | None = None
     holdout: Holdout = NO_HOLDOUT
     local_test: LocalTest | None = None
     class_names: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from raysim.api.components import cause
-from raysim.api.own_loop import TASK_LOOP, Loop, checked_loop
+from raysim.api.own_loop import TASK_LOOP, Evaluate, Loop, checked_function
 from raysim.api.scoring import CLASSIFICATION, Scoring
 from raysim.errors import DataError, RaysimError, visible
 from raysim.federation.federation import CLIENT_TESTS, Federation, LocalTest
@@ -112,6 +112,8 @@ class Task:
         class_names: Names of the classes in the order of their numbers, all different, for tables
             and pictures; if targets are words, the names are the words.
         train: Function that trains a `raysim.Client` in place of the engine's steps; None: these.
+        evaluate: `evaluate(model, x, y)`: numbers by name, of the global model in evaluation mode
+            and the test samples; columns of the evaluated rounds, in addition to the scores.
     """
 
     model: Callable[[], nn.Module] | nn.Module
@@ -121,6 +123,7 @@ class Task:
     client_tests: Sequence[Samples | None] = ()
     class_names: Sequence[str] | Array = ()
     train: Loop | None = None
+    evaluate: Evaluate | None = None
 
     def __post_init__(self) -> None:
         """Check that the clients can be counted and read more than once.
@@ -209,8 +212,20 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         local_test=_local_test(own_tests, sets, train, len(clients)),
         class_names=class_names,
         in_words=bool(labels),
-        loop=task.train and checked_loop(task.train, TASK_LOOP),
+        loop=task.train and checked_function(task.train, TASK_LOOP, "client"),
+        evaluate=_evaluation(task),
     )
+
+
+def _evaluation(task: Task) -> Evaluate | None:
+    """Return a task's own evaluation.
+
+    Raises:
+        DataError: there is no test set for it.
+    """
+    if task.evaluate and task.test is None:
+        raise DataError("Task.evaluate: needs Task.test, the samples that it is given")
+    return task.evaluate and checked_function(task.evaluate, "Task.evaluate", "model", "x", "y")
 
 
 def _class_names(task: Task, words: tuple[str, ...]) -> tuple[str, ...]:

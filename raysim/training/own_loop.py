@@ -35,6 +35,7 @@ from raysim.training.update import Update
 
 TENSORS, NUMBERS = f"{OWN_LOOP}@tensors", f"{OWN_LOOP}@numbers"
 """Groups of a client's state that hold `Client.state`."""
+LOOP = "the loop of local.train"
 TRAIN_LOSS = "train_loss"
 """Number that a loop may return as the client's training loss."""
 
@@ -239,8 +240,8 @@ class OwnLoopTraining(ClientTraining):
             try:
                 returned = self.trainer.loop(client)
             except SystemExit as error:
-                raise RunError(f"the loop of local.train ends the process: {error!r}") from error
-        numbers = checked_numbers(returned)
+                raise RunError(f"{LOOP} ends the process: {error!r}") from error
+        numbers = checked_numbers(returned, LOOP)
         loss = numbers.pop(TRAIN_LOSS, float("nan"))
         self.numbers, self.kept = numbers, state_groups(client.state, self.job.stages)
         steps = steps_of(self.job.epochs, len(self.bounds()))
@@ -322,7 +323,7 @@ def moved_values(module: nn.Module, held: Tensors, memory: Tensors) -> Tensors:
         found, wanted = (each.get(name, "missing") for each in shown)
         if found != wanted:
             raise RunError(
-                f"the loop of local.train changes the model's tensors: {name} is {found}, was"
+                f"{LOOP} changes the model's tensors: {name} is {found}, was"
                 f" {wanted}; a loop may change values alone"
             )
     return {
@@ -342,8 +343,12 @@ def _shown(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{[*tensor.shape]}"
 
 
-def checked_numbers(returned: Any) -> dict[str, float]:
-    """Return the numbers that a loop has returned, by name.
+def checked_numbers(returned: Any, who: str) -> dict[str, float]:
+    """Return the numbers that a user's function has returned, by name.
+
+    Args:
+        returned: What it has returned.
+        who: The function, for the error.
 
     Raises:
         RunError: it has returned something else.
@@ -351,10 +356,9 @@ def checked_numbers(returned: Any) -> dict[str, float]:
     named = {} if returned is None else returned
     if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
         raise RunError(
-            f"the loop of local.train returns {visible(repr(returned))}; must return numbers by"
-            " name, or None"
+            f"{who} returns {visible(repr(returned))}; must return numbers by name, or None"
         )
-    return {name: float(_number(f"returns {name!r}", value)) for name, value in named.items()}
+    return {name: float(_number(f"{who} returns {name!r}", value)) for name, value in named.items()}
 
 
 def state_groups(state: Any, before: Groups) -> Groups:
@@ -368,12 +372,12 @@ def state_groups(state: Any, before: Groups) -> Groups:
         RunError: a value is neither tensor nor number.
     """
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
-        raise RunError("the loop of local.train: client.state must map names to tensors or numbers")
+        raise RunError(f"{LOOP}: client.state must map names to tensors or numbers")
     if not state and TENSORS not in before:
         return {}
     tensors = {n: v.detach().clone() for n, v in state.items() if isinstance(v, Tensor)}
     numbers = {
-        name: torch.tensor(_number(f"keeps client.state[{name!r}],", value))
+        name: torch.tensor(_number(f"{LOOP} keeps client.state[{name!r}],", value))
         for name, value in state.items()
         if name not in tensors
     }
@@ -396,7 +400,5 @@ def _number(where: str, value: Any) -> bool | int | float:
         value = value.item()
     if not isinstance(value, Real):
         hint = "; torch.from_numpy makes a tensor of an array" * isinstance(value, np.ndarray)
-        raise RunError(
-            f"the loop of local.train {where} {visible(repr(value), 80)}, which is no number{hint}"
-        )
+        raise RunError(f"{where} {visible(repr(value), 80)}, which is no number{hint}")
     return value  # type: ignore[return-value]

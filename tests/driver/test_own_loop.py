@@ -383,8 +383,8 @@ def test_a_loop_keeps_nothing_where_rounds_overlap(tmp_path):
         ("no_such_module:train", "cannot be imported: ModuleNotFoundError"),
         (f"{HERE}:no_such", "cannot be imported: AttributeError"),
         ("my_loop.py", "must name a function, such as my_loop:train"),
-        (f"{HERE}:HERE", "must be a function of one argument, the client"),
-        (f"{HERE}:take", "must be a function of one argument, the client"),
+        (f"{HERE}:HERE", "must be a function of .client."),
+        (f"{HERE}:take", "must be a function of .client."),
     ],
 )
 def test_a_setting_that_names_no_loop_is_refused(value, line, tmp_path):
@@ -404,7 +404,7 @@ def test_the_code_of_a_loop_is_a_part_of_the_runs_identity(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         raysim.run(make_settings(tmp_path), task_of(plain), Stop())
     for changed in (task_of(other), make_task(UNEQUAL)):
-        with pytest.raises(raysim.RunError, match="code of the training loop was"):
+        with pytest.raises(raysim.RunError, match="code of the task's functions was"):
             raysim.resume(tmp_path, changed)
     raysim.resume(tmp_path, task_of(plain))
 
@@ -455,6 +455,50 @@ def test_arrays_are_copies_of_all_samples(tmp_path):
     for train in (plain, spoiling):
         run(tmp_path / train.__name__, train, **{"local.batch_size": "full"})
     assert model_of(tmp_path / "plain") == model_of(tmp_path / "spoiling")
+
+
+def test_a_tasks_own_evaluation_is_a_column(tmp_path):
+    given = []
+
+    def evaluate(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+        given.append((len(x), model.training, torch.rand(()).item(), np.random.rand()))
+        with torch.no_grad():
+            correct = model(x).argmax(1) == y
+        x.zero_()
+        return {"share": correct.double().mean(), "draw": given[-1][2]}
+
+    task = make_task(EQUAL)
+    task = raysim.Task(task.model, task.clients, task.test, evaluate=evaluate)
+    settings = {"evaluation.every": 2, "rounds": 4}
+    rows = raysim.run(make_settings(tmp_path / "a", **settings), task).metrics.to_pylist()
+    assert [row["share"] for row in rows] == [row["test_accuracy"] for row in rows]
+    assert rows[0]["share"] is None and rows[1]["share"] > 0.4
+    assert given[-1][:2] == (300, False)
+    again = raysim.run(make_settings(tmp_path / "b", **settings), task).metrics.to_pylist()
+    assert [row["draw"] for row in again] == [row["draw"] for row in rows]
+    assert rows[1]["draw"] != rows[3]["draw"]
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "line"),
+    [
+        (lambda model, x, y: {"test_loss": 1.0}, "the number 'test_loss' has the name of a column"),
+        (lambda model, x, y: 1 / 0, r"failed: ZeroDivisionError: .* \(test_own_loop.py, line"),
+        (lambda model, x, y: 1.0, "returns 1.0; must return numbers by name"),
+        (lambda model: {}, r"must be a function of \(model, x, y\)"),
+    ],
+)
+def test_a_faulty_evaluation_is_refused_in_one_line(evaluate, line, tmp_path):
+    task = make_task(EQUAL)
+    task = raysim.Task(task.model, task.clients, task.test, evaluate=evaluate)
+    with pytest.raises(raysim.RaysimError, match=f"^Task.evaluate:? {line}"):
+        raysim.run(make_settings(tmp_path / "run"), task)
+    with pytest.raises(raysim.RaysimError, match=r"Task.evaluate: needs Task.test"):
+        raysim.run(
+            make_settings(tmp_path / "run"),
+            raysim.Task(task.model, task.clients, evaluate=evaluate),
+        )
+    assert not (tmp_path / "run").exists()
 
 
 def test_auto_stacks_are_none(tmp_path):

@@ -20,6 +20,7 @@ from raysim.driver.asynchronous.rounds import AsynchronousRounds
 from raysim.driver.clock.clock import VirtualRound
 from raysim.driver.clock.lost import noted_if_lost
 from raysim.driver.evaluation.evaluation import Evaluation
+from raysim.driver.evaluation.own_evaluation import own_figures
 from raysim.driver.listeners.listener import Started
 from raysim.driver.rounds.commits import Commits
 from raysim.driver.rounds.local_values import RoundValues
@@ -443,6 +444,7 @@ class Run:
             trained = begun.runner.log.losses(begun.now.everyone)
             evaluation = evaluate(after.state, after, trained)
             figures = {**evaluation.figures, **analyses.trained_figures()}
+            figures |= own_figures(context, after.state, after.number)
             evaluation = replace(evaluation, figures=figures)
             if not begun.has_clients:  # no training to measure
                 return evaluation, perf_counter() - start

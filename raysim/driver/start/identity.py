@@ -52,7 +52,7 @@ SAMPLED_CLIENTS = 1000
 INITIAL_MODEL, START = "initial model", "model of start_from"
 ENVIRONMENTS = "environments"
 CODE_OF_MODULES, CODE_OF_SCORING = "code of the model", "code of the scoring"
-CODE_OF_COMPONENTS, CODE_OF_LOOP = "code of components", "code of the training loop"
+CODE_OF_COMPONENTS, CODE_OF_LOOP = "code of components", "code of the task's functions"
 CODES = (CODE_OF_MODULES, CODE_OF_SCORING, CODE_OF_COMPONENTS, CODE_OF_LOOP)
 NOT_COMPARABLE = "cannot be compared"
 """Beginning of the value of code without a digest."""
@@ -220,10 +220,12 @@ def code_of_components(settings: Settings) -> str:
 
 
 def code_of_loop(settings: Settings, federation: Federation) -> str:
-    """Return the digest of a task's training loop; one that settings name is sealed as a file."""
-    if settings.local.train != TASK_LOOP:
+    """Return the digest of a task's own functions; a loop of settings is sealed as a file."""
+    loop = federation.loop if settings.local.train == TASK_LOOP else None
+    functions = {"loop": loop, "evaluation": federation.evaluate}
+    if not any(functions.values()):
         return NO_CLASSES
-    return _of_code(digest_of, federation.loop, "the training loop")
+    return _of_code(digest_of, functions, "the task's functions")
 
 
 def _components(value: Any) -> Iterator[Component]:
