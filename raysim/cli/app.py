@@ -38,10 +38,12 @@ from raysim.cli.options import (
     usage_error,
 )
 from raysim.cli.output import resumable, say, to_json
+from raysim.cli.pack import pack
 from raysim.cli.predictions import predict
 from raysim.cli.replay import replay
 from raysim.cli.results import compare, report
 from raysim.cli.tables import sweep, table
+from raysim.display.terminal import print_line
 from raysim.errors import RaysimError, SettingsError
 from raysim.process.exits import interruptible
 from raysim.user_input import short_name
@@ -54,7 +56,7 @@ app = typer.Typer(
 )
 app.add_typer(data, name="data")
 app.add_typer(job, name="job")
-for function in (compare, report, table, sweep, figure, predict, replay, export, new):
+for function in (compare, report, pack, table, sweep, figure, predict, replay, export, new):
     app.command()(function)
 console = Console(emoji=False)
 
@@ -93,10 +95,18 @@ def run(
     ],
     overrides: Overrides = None,
     *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print time, memory, disk and bytes; write nothing")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="print the algorithm in words and formulas")
+    ] = False,
     profile: ProfileName = None,
 ) -> None:
     """Run a preset or a settings file; resume an unfinished run with the same `out`."""
     import raysim.driver.start.start  # the import takes seconds, with nothing to save yet
+    from raysim.cli.dry_run import dry_run_lines
+    from raysim.cli.explain import explained
     from raysim.cli.live_view import loading
     from raysim.storage.run_directory import RunDirectory
     from raysim.workloads.presets import PRESETS
@@ -106,6 +116,12 @@ def run(
             settings = raysim.load_config(config, changes(overrides, profile))
     except SettingsError as error:
         raise SettingsError(f"{error}{several_values(error, overrides)}") from error
+    if explain or dry_run:
+        with interruptible():
+            for lines in [explained] * explain + [dry_run_lines] * dry_run:
+                for line in lines(settings):
+                    print_line(console, line)
+        return
     preset = PRESETS.get(config)
     published = preset.published_for(settings) if preset else {}
     with interruptible(), RunDirectory.reserved(settings.out, short_name(config)) as out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,11 @@ console = Console(emoji=False)
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(parser=path_option("RUN"), metavar="RUN...", help="run directories"),
+    typer.Argument(
+        parser=path_option("RUN"),
+        metavar="RUN...",
+        help="run directories, or archives of raysim pack",
+    ),
 ]
 Target = Annotated[
     float | None,
@@ -38,13 +43,16 @@ def compare(
 ) -> None:
     """Compare runs: a row per group of equal settings, mean and deviation over seeds."""
     from raysim.results.compare import comparison, comparison_document
+    from raysim.results.packed import opened
     from raysim.results.render import to_rich
 
-    groups, columns = _compared(runs, target, metric)
-    if json:
-        typer.echo(to_json(comparison_document(groups, columns)))
-    else:
-        console.print(to_rich(comparison(groups, columns)))
+    with opened(runs) as (paths, shown):
+        groups, columns = _compared(paths, target, metric)
+        if json:
+            typer.echo(shown(to_json(comparison_document(groups, columns))))
+            return
+        grid = comparison(groups, columns)
+        console.print(to_rich(replace(grid, notes=tuple(map(shown, grid.notes)))))
 
 
 def report(
@@ -52,7 +60,10 @@ def report(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", parser=path_option("--out"), metavar="PATH", help="the page (.html)"
+            *("--out", "-o"),
+            parser=path_option("--out"),
+            metavar="PATH",
+            help="the page (.html), or the runs' citation alone (.bib)",
         ),
     ] = Path("report.html"),
     target: Target = None,
@@ -60,24 +71,37 @@ def report(
 ) -> None:
     """Write one HTML page about runs: table, curves, clients, time, settings, environment."""
     from raysim.results import report as page
+    from raysim.results.citation import citation
+    from raysim.results.packed import opened
+    from raysim.storage.atomic import replace_file
+
+    if out.suffix not in (".html", ".bib") or out.is_dir() or not out.parent.is_dir():
+        raise SettingsError(f"--out={out}: must be a .html or .bib file in an existing folder")
+    if out.suffix == ".html":
+        page.check_extras()
+    with opened(runs) as (paths, shown):
+        write = _page if out.suffix == ".html" else citation
+        text = shown(write(*_compared(paths, target, metric)))
+    replace_file(out, lambda path: path.write_text(text, encoding="utf-8"))
+    print_line(console, f"{'report' if out.suffix == '.html' else 'citation'}: {out}")
+
+
+def _page(groups: list[RunGroup], columns: list[tuple[str, Metric, str]]) -> str:
+    """Return the page of groups of runs."""
+    from raysim.results import report as page
+    from raysim.results.citation import citation
     from raysim.results.compare import comparison, comparison_tables, judged_columns
     from raysim.results.render import differences_of
-    from raysim.storage.atomic import replace_file
     from raysim.workloads.datasets.labels import training_labels
 
-    if out.suffix != ".html" or out.is_dir() or not out.parent.is_dir():
-        raise SettingsError(f"--out={out}: must be a .html file in an existing folder")
-    page.check_extras()
-    groups, columns = _compared(runs, target, metric)
-    text = page.report(
+    return page.report(
         [page.panel_of(groups)],
         comparison(groups, columns),
         comparison_tables(groups, judged_columns(columns)),
         training_labels,
         differences=differences_of(*comparison_tables(groups, columns)),
+        cite=citation(groups, columns),
     )
-    replace_file(out, lambda path: path.write_text(text, encoding="utf-8"))
-    print_line(console, f"report: {out}")
 
 
 def _compared(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from rich.text import Text
 
 from raysim.errors import RunError, visible
 from raysim.user_input import parse_json, user_path
+from raysim.user_input.run_folders import runs_below
 
-PARTS = ("checkpoints", "clients", "updates", "analysis")
-"""Folders of a run; there are no runs in them."""
 LONGEST = 10_000
 """Most characters of a name, which is not cut."""
 DEFAULT = "runs"
@@ -60,7 +58,7 @@ def runs_in(folder: str) -> list[dict[str, Any]]:
         RunError: there is no such folder.
     """
     place = _place(folder)
-    runs = sorted(_runs_below(place), key=lambda run: (run / "config.json").stat().st_mtime)
+    runs = sorted(runs_below(place), key=lambda run: (run / "config.json").stat().st_mtime)
     cells = {folder: _cells_in(folder) for folder in {_grid_of(run) for run in runs}}
     return [_told(run) | {"cell": cells[_grid_of(run)].get(run.parent.name, "")} for run in runs]
 
@@ -122,11 +120,3 @@ def _score(run: Mapping[str, Any]) -> str:
     if accuracy is not None:
         return f"{100 * accuracy:.2f}%"
     return f"loss {loss:.4g}" if loss is not None else ""
-
-
-def _runs_below(place: Path) -> Iterator[Path]:
-    """Yield the run directories in a folder and below it."""
-    for folder, below, files in os.walk(place):
-        if "config.json" in files:
-            yield Path(folder)
-            below[:] = [name for name in below if name not in PARTS]

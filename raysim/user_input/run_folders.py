@@ -1,9 +1,22 @@
-"""Recognition of run directories and the files in them, so that their code is not executed."""
+"""Recognition of run directories and the files in them, whose code is not executed."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
+
+PARTS = ("checkpoints", "clients", "updates", "analysis")
+"""Folders of a run; there are no runs in them."""
+
+
+def runs_below(place: Path) -> Iterator[Path]:
+    """Yield the run directories in a folder and below it."""
+    for folder, below, files in os.walk(place):
+        if "config.json" in files:
+            yield Path(folder)
+            below[:] = [name for name in below if name not in PARTS]
 
 
 def run_directory_of(path: Path) -> Path | None:

@@ -85,6 +85,7 @@ def report(
     differences: Grid | None = None,
     tuning: Grid | None = None,
     searches: Sequence[Chart] = (),
+    cite: str = "",
 ) -> str:
     """Return the page of groups of runs.
 
@@ -96,6 +97,7 @@ def report(
         differences: Differences from the best rows, if rows are compared.
         tuning: Values that searches before the runs have chosen, if there were any.
         searches: Their charts.
+        cite: How to cite the runs.
     """
     groups = [group for panel in panels for group in panel.groups.values()]
     records = [record for group in groups for record in group.records]
@@ -124,6 +126,7 @@ def report(
         common=_common(groups),
         environments=_environments(records),
         runs=html_table(_runs(records)),
+        cite=cite,
     )
 
 

@@ -15,6 +15,12 @@ from raysim.workloads.tables import TABLES
 from tests.tuning.tables.common import COLUMNS, DIVERGING, NAME, ROWS, make_table, times
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Have no other process take a core from the rounds, whose seconds are told."""
+    monkeypatch.setattr(work, "waited_seconds", lambda: 0.0)
+
+
 def settings_of(column):
     """Return the settings of FedProx's cell in the table that the fixture registers."""
     return TABLES["blobs-1"].cell("FedProx", column).resolve({"local.batch_size": 20})
@@ -114,6 +120,21 @@ def test_the_measured_samples_are_those_that_are_left(table, monkeypatch):
     found = measure(settings, DataSize(np.full(20, 150), 2500, 20 * 50))
     assert found.step == pytest.approx(1e-3)
     assert found.evaluation == pytest.approx(0.5 / ((2500 + 20 * 38) / 3))
+
+
+def test_time_in_which_others_had_the_core_is_left_out(table, monkeypatch):
+    waited = 0.0
+
+    def run(settings, listener):
+        nonlocal waited
+        for _ in range(2):
+            waited += 1e6  # more than the time that the round takes
+            listener.round_done({"seconds": 50.0, "evaluation_seconds": 0.0})
+
+    monkeypatch.setattr(raysim, "run", run)
+    monkeypatch.setattr(work, "waited_seconds", lambda: waited)
+    found = measure(settings_of("IID, long"), DataSize(np.full(20, 200), 2500))
+    assert found.step == pytest.approx(50.0 / 100 / (4 * 200))  # a hundredth is always its own
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Page of `raysim run --dry-run`: what a run will take, before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raysim.config import Settings
+from raysim.display.units import in_fitting_unit
+
+
+def dry_run_lines(settings: Settings) -> Iterator[str]:
+    """Yield the lines of the estimate of a run; a few of its rounds are trained and forgotten.
+
+    Raises:
+        RaysimError: a setting, a file or a client does not allow the run.
+    """
+    from raysim.tuning.estimates import estimate
+
+    found = estimate(settings)
+    parts = {
+        "start": found.seconds.start,
+        "training": found.seconds.training,
+        "evaluation": found.seconds.evaluation,
+        "checkpoints": found.seconds.checkpoints,
+    }
+    shares = ", ".join(f"{name} {in_fitting_unit(part, 's')}" for name, part in parts.items())
+    place = f"this process and {found.actors} actors" if found.actors else "this process"
+    rounds = settings.rounds
+    up, down = (in_fitting_unit(count, "B") for count in (found.bytes_up, found.bytes_down))
+    both = in_fitting_unit((found.bytes_up + found.bytes_down) * rounds, "B")
+    yield f"time    {in_fitting_unit(found.seconds.total, 's')} ({shares})"
+    yield f"memory  {in_fitting_unit(found.memory, 'B')} in {place}"
+    yield f"disk    {in_fitting_unit(found.disk, 'B')} in the run directory"
+    yield (
+        f"bytes   {up} up and {down} down a round of {settings.cohort_size} of"
+        f" {settings.clients} clients; {both} in {rounds} rounds"
+    )
+    early = " or ".join(
+        name
+        for name, value in (
+            ("target_accuracy", settings.target_accuracy),
+            ("patience", settings.patience),
+        )
+        if value is not None
+    )
+    yield (
+        f"from {found.measured} rounds measured here, within a factor of two on an idle machine"
+        + (f"; less if the run stops by {early}" if early else "")
+        + (f"; without analysis={','.join(settings.analysis)}" if settings.analysis else "")
+    )
+    yield "nothing is written"

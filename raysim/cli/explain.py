@@ -1,0 +1,134 @@
+"""Page of `raysim run --explain`: the algorithm of a run, step by step, in words and formulas.
+
+The words are the first lines of the components' docstrings with their settings, and the formulas
+those of their modules: a component of a user's own explains itself in the same way.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+
+from raysim.api.channel import Stage
+from raysim.api.components import Component
+from raysim.cli.pages import FORMULA
+from raysim.config import EvaluationSettings, Settings
+from raysim.user_input import as_typed
+
+WIDTH = 13
+"""Characters of a step's name."""
+OF_MODELS = ("epochs", "steps", "batch_size", "optimizer", "lr")
+"""Settings of local training that its line has in words."""
+ELSEWHERE = ("dataset", "partition", "model", "method", "selection", "server")
+"""Components with a line of their own, and those of the data."""
+SETS = {
+    "test": "the test set",
+    "holdout": "held-out samples of each client",
+    "local_test": "each client's own test samples",
+    "train_set": "the training samples",
+    "clients": "single clients",
+}
+"""Evaluated samples, by the settings of evaluation that ask for them."""
+
+
+def explained(settings: Settings) -> Iterator[str]:
+    """Yield the lines that explain a run: a step of a round each, and its formulas below it."""
+    yield from _step("selection", settings.selection, _cohort(settings))
+    yield from _of_stages("down", "The server sends its model", settings.down_stages)
+    yield _line("local steps", _local(settings))
+    yield from _formulas(settings.local.build_optimizer())
+    yield from _step("method", settings.method)
+    yield from _of_stages("up", "Each client sends its result", settings.stages)
+    yield from _step("server", settings.server_rule, f"weighting={settings.weighting}. ")
+    for name, component in settings:
+        if isinstance(component, Component) and name not in ELSEWHERE:
+            yield from _step(name, component)
+    yield _line("evaluation", _evaluation(settings.evaluation))
+    yield _line("end", _end(settings))
+
+
+def _line(name: str, text: str) -> str:
+    return f"{name:{WIDTH}}{text}"
+
+
+def _step(name: str, component: Component, before: str = "") -> Iterator[str]:
+    """Yield the line of a component, and its formulas."""
+    yield _line(name, f"{before}{described(component)}")
+    yield from _formulas(component)
+
+
+def described(component: Component) -> str:
+    """Return a component's name, its settings, and the first paragraph of its docstring.
+
+    The settings are those that its formulas name, and those that are no default.
+    """
+    named = {*re.findall(r"\w+", " ".join(_formulas(component)))}
+    defaults = {key: field.default for key, field in type(component).model_fields.items()}
+    fields = ", ".join(
+        f"{key}={as_typed(value)}"
+        for key, value in component.model_dump(mode="json").items()
+        if key in named or getattr(component, key) != defaults[key]
+    )
+    about = (inspect.getdoc(type(component)) or "").split("\n\n")[0].replace("\n", " ")
+    return f"{component.title}{f' ({fields})' if fields else ''}: {about}"
+
+
+def _formulas(component: Component) -> Iterator[str]:
+    """Yield the formulas of a component's module, which its docstring indents."""
+    module = inspect.getmodule(type(component))  # getdoc would take away its only indentation
+    for line in ((module and module.__doc__) or "").splitlines():
+        if line.startswith(FORMULA):
+            yield " " * WIDTH + line
+
+
+def _cohort(settings: Settings) -> str:
+    """Return the number of clients of a round in words."""
+    asynchrony = settings.asynchrony
+    if asynchrony:
+        return f"{asynchrony.concurrency} of {settings.clients} clients train at any time. "
+    about = "about " if settings.selection.may_be_empty else ""
+    return f"{about}{settings.cohort_size} of {settings.clients} clients a round. "
+
+
+def _local(settings: Settings) -> str:
+    """Return the local steps of a client in words, and the settings that are no default."""
+    local = settings.local
+    work = f"{local.steps} steps" if local.steps else f"{local.epochs} epochs"
+    batch = "all its samples" if local.batch_size == "full" else f"{local.batch_size} samples"
+    words = f"{work} on batches of {batch}, {local.optimizer} at rate {local.lr:g}"
+    defaults = type(local)().model_dump(mode="json")
+    changed = [
+        f"{key}={as_typed(value)}"
+        for key, value in local.model_dump(mode="json").items()
+        if key not in OF_MODELS and value != defaults[key]
+    ]
+    return f"{words} ({', '.join(changed)})." if changed else f"{words}."
+
+
+def _of_stages(name: str, words: str, stages: Mapping[str, Stage]) -> Iterator[str]:
+    """Yield the way of a model or an update: its stages in order, each with its formulas."""
+    if not stages:
+        yield _line(name, f"{words} as it is.")
+        return
+    yield _line(name, f"{words} through {len(stages)} stages, in this order:")
+    for stage in stages.values():
+        yield from _step("", stage)
+
+
+def _evaluation(evaluation: EvaluationSettings) -> str:
+    """Return what is evaluated and when, in words."""
+    sets = [words for key, words in SETS.items() if getattr(evaluation, key)]
+    every = "each round" if evaluation.every == 1 else f"every {evaluation.every} rounds"
+    models = "" if evaluation.when == "before" else ", with models after local training"
+    return f"{', '.join(sets) or 'nothing'}, {every}{models}."
+
+
+def _end(settings: Settings) -> str:
+    """Return the end of a run in words."""
+    words = f"after {settings.rounds} rounds"
+    if settings.target_accuracy is not None:
+        words += f", or at an accuracy of {settings.target_accuracy:g}"
+    if settings.patience is not None:
+        words += f", or after {settings.patience} rounds without improvement"
+    return f"{words}; seed {settings.seed}."

@@ -1,0 +1,127 @@
+"""RO-Crate of results: what an archive of runs holds, for people and programs without raysim.
+
+Specification: RO-Crate 1.1, https://w3id.org/ro/crate/1.1. The root is the data set of results; a
+run is a `CreateAction` of raysim, with the settings and the data that went in, and its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from raysim.results.citation import data_of, software_of, started_in
+from raysim.results.runs import RunRecord
+
+CRATE = "ro-crate-metadata.json"
+CONTEXT = "https://w3id.org/ro/crate/1.1/context"
+PROFILE = "https://w3id.org/ro/crate/1.1"
+FORMATS = {
+    ".json": "application/json",
+    ".parquet": "application/vnd.apache.parquet",
+    ".arrow": "application/vnd.apache.arrow.file",
+}
+Entity = dict[str, Any]
+
+
+def crate_of(
+    runs: Sequence[RunRecord], files: Mapping[str, Path | bytes], root: str
+) -> dict[str, Any]:
+    """Return the metadata of an archive of runs.
+
+    Args:
+        runs: The runs.
+        files: The archive's files by name, with their paths or contents.
+        root: The folder in the archive that all of them lie in.
+    """
+    entities = [_file(name, source) for name, source in files.items()]
+    software = {_software(run)["@id"]: _software(run) for run in runs}
+    data = {entity["@id"]: entity for run in runs for entity in [_data(run)]}
+    whose = [_action(run, name, [*files]) for run, name in _named(runs, files)]
+    licence: Entity = {
+        "@id": "#licence",
+        "@type": "CreativeWork",
+        "name": "as the authors of these results state",
+        "description": "The data that the runs trained on has the licence of its source.",
+    }
+    results: Entity = {
+        "@id": "./",
+        "@type": "Dataset",
+        "name": f"{root}: results of simulated federated learning",
+        "description": f"Settings and measured values of {len(runs)} runs of raysim.",
+        "datePublished": max(map(started_in, runs)),
+        "license": _id(licence),
+        "hasPart": [_id(entity) for entity in entities],
+        "mentions": [_id(action) for action in whose],
+    }
+    descriptor: Entity = {
+        "@id": CRATE,
+        "@type": "CreativeWork",
+        "conformsTo": {"@id": PROFILE},
+        "about": {"@id": "./"},
+    }
+    graph = [descriptor, results, licence, *software.values(), *data.values(), *whose, *entities]
+    return {"@context": CONTEXT, "@graph": graph}
+
+
+def _id(entity: Entity) -> Entity:
+    return {"@id": entity["@id"]}
+
+
+def _named(
+    runs: Sequence[RunRecord], files: Mapping[str, Path | bytes]
+) -> list[tuple[RunRecord, str]]:
+    """Return each run with its folder in the archive, in which the order of runs is the same."""
+    folders = sorted(
+        str(PurePosixPath(name).parent)
+        for name in files
+        if PurePosixPath(name).name == "config.json"
+    )
+    return [*zip(sorted(runs, key=lambda run: str(run.path)), folders, strict=True)]
+
+
+def _file(name: str, source: Path | bytes) -> Entity:
+    content = source if isinstance(source, bytes) else source.read_bytes()
+    return {
+        "@id": name,
+        "@type": "File",
+        "name": PurePosixPath(name).name,
+        "encodingFormat": FORMATS[PurePosixPath(name).suffix],
+        "contentSize": str(len(content)),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def _software(run: RunRecord) -> Entity:
+    version, commit = software_of(run)
+    return {
+        "@id": f"#raysim-{version}-{commit or 'unknown'}",
+        "@type": "SoftwareApplication",
+        "name": "raysim",
+        "softwareVersion": f"{version}, commit {commit}" if commit else version,
+    }
+
+
+def _data(run: RunRecord) -> Entity:
+    name, digests = data_of(run)
+    return {
+        "@id": f"#data-{hashlib.sha256(repr((name, digests)).encode()).hexdigest()[:12]}",
+        "@type": "Dataset",
+        "name": name,
+        "identifier": [f"sha256 of {part}: {digest}" for part, digest in digests.items()],
+    }
+
+
+def _action(run: RunRecord, folder: str, files: Sequence[str]) -> Entity:
+    own = [name for name in files if name.startswith(f"{folder}/")]
+    inputs = [_id(_data(run)), {"@id": f"{folder}/config.json"}]
+    return {
+        "@id": f"#{folder}",
+        "@type": "CreateAction",
+        "name": f"run {folder}: {run.settings.get('method.name')}, seed {run.seed}, {run.state}",
+        "startTime": started_in(run),
+        "instrument": _id(_software(run)),
+        "object": inputs,
+        "result": [{"@id": name} for name in own if name != f"{folder}/config.json"],
+    }

@@ -1,0 +1,172 @@
+"""`raysim run --explain` and `--dry-run`: a run in words, and what it will take."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+
+import numpy as np
+import pytest
+
+import raysim
+from raysim.api.method import METHODS
+from raysim.clock import CLOCKS
+from raysim.display.units import in_fitting_unit
+from raysim.selection import SELECTIONS
+from raysim.tuning import estimates
+from raysim.tuning.estimates import disk_of, with_actors
+from raysim.tuning.tables import work
+from raysim.tuning.tables.work import DataSize, Pace, Seconds
+from tests.cli.test_app import one_line_error, raysim_command  # noqa: F401 - a fixture
+from tests.cuda.test_components import settings_of_components
+
+NEEDS = {
+    "chain": {"method.methods": {"fedprox": {}, "scaffold": {}}},
+    "afl": {"fraction": 1},
+    "dp_ftrl": {"aggregation.weighting": "fixed"},
+    "error_feedback": {"channel": {"error_feedback": {}, "topk": {}}},
+}
+"""Settings that a component needs, in addition to its name."""
+CASES = {case: given for case, given in settings_of_components().items() if "analysis" not in case}
+for key, registry in (("method", METHODS), ("selection", SELECTIONS), ("clock", CLOCKS)):
+    CASES |= {f"{key}={name}": {f"{key}.name": name} for name in registry}
+CASES = {case: given | NEEDS.get(case.partition("=")[2], {}) for case, given in CASES.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_component_is_explained(raysim_command, tmp_path, case):  # noqa: F811
+    words = [f"{key}={json.dumps(value)}" for key, value in CASES[case].items()]
+    code, said, err = raysim_command("run", "mnist-noniid", *words, "--explain")
+    assert (code, err, [*tmp_path.iterdir()]) == (0, "", [])
+    kind, _, name = case.partition("=")
+    lines = said.splitlines()
+    steps = [line for line in lines if not line.startswith(" ")]
+    assert len(steps) == 12 and len(lines) < 60
+    if kind != "local.optimizer":
+        in_words = rf"(?m)^(?:{kind}| ) .*\b{name}(?: \(.+\))?: [A-Z].{{10,}}\.$"
+        assert re.search(in_words, said)
+    settings = raysim.load_config("mnist-noniid", CASES[case])
+    parts = [settings.method, settings.selection, settings.server_rule, settings.clock]
+    parts += [settings.aggregation, settings.attack, *settings.stages.values()]
+    for part in [*parts, settings.local.build_optimizer()]:
+        for line in (inspect.getmodule(type(part)).__doc__ or "").splitlines():
+            assert not line.startswith("    ") or any(x.endswith(line) for x in lines)
+
+
+def test_an_explanation_has_the_settings_of_the_run(raysim_command):  # noqa: F811
+    given = ('channel={"clip":{"norm":2}}', "server.name=momentum", "local.momentum=0.5")
+    given += ("local.steps=7", "local.epochs=1", "evaluation.every=3", "rounds=12", "fraction=0.2")
+    _, said, _ = raysim_command("run", "mnist-noniid", *given, "--explain")
+    for line in (
+        "selection    20 of 100 clients a round. uniform: ",
+        "local steps  7 steps on batches of 10 samples, sgd at rate 0.1 (momentum=0.5).\n",
+        "\n             clip (norm=2.0): Scale ",
+        "server       weighting=examples. momentum (lr=1.0, beta=0.9): Momentum of the server",
+        "evaluation   the test set, every 3 rounds.\n",
+        "end          after 12 rounds, or at an accuracy of 0.97; seed 0.\n",
+    ):
+        assert line in said
+
+
+FILE = """
+fraction = 0.5
+clients = 8
+rounds = {rounds}
+[dataset]
+name = "tests.blobs:Blobs"
+[model]
+name = "tests.blobs:Linear"
+[partition]
+name = "iid"
+[method]
+name = "fedavg"
+[engine]
+backend = "inline"
+"""
+ESTIMATE = r"""time    ([\d.]+ \w+) \(start .+, training .+, evaluation .+, checkpoints .+\)
+memory  [\d.]+ [MG]B in this process
+disk    ([\d.]+) kB in the run directory
+bytes   ([\d.]+ k?B) up and ([\d.]+ k?B) down a round of 4 of 8 clients; ([\d.]+) kB in 30 rounds
+from (\d+) rounds measured here, within a factor of two on an idle machine
+nothing is written
+"""
+
+
+def test_a_dry_run_is_near_the_run_and_writes_nothing(
+    raysim_command,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    monkeypatch.setattr(work, "SECONDS", 0.1)
+    (tmp_path / "my.toml").write_text(FILE.format(rounds=30))
+    code, said, err = raysim_command("run", "my.toml", "--dry-run")
+    assert (code, err) == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["my.toml"]
+    found = re.fullmatch(ESTIMATE, said)
+    assert found and int(found[6]) >= 2
+    result = raysim.run(raysim.load_config("my.toml", {"out": "run"}))
+    row = result.metrics.to_pylist()[-1]
+    assert (found[3], found[4]) == (in_fitting_unit(row["bytes_up"], "B"),) * 2
+    assert row["bytes_up"] == row["bytes_down"]
+    disk = sum(path.stat().st_size for path in result.run_dir.rglob("*") if path.is_file())
+    assert disk / 2 < float(found[2]) * 1e3 < disk * 2
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--explain"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rounds = ", "my.toml: cannot be read as settings: "),
+        (FILE.format(rounds=0), "rounds=0: must be greater than or equal to 1"),
+        ("schema = 7\n" + FILE.format(rounds=1), "schema=7 is not 1"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused(
+    raysim_command,  # noqa: F811
+    tmp_path,
+    flag,
+    text,
+    said,
+):
+    (tmp_path / "my.toml").write_text(text)
+    assert said in one_line_error(raysim_command("run", "my.toml", flag))
+    assert [path.name for path in tmp_path.iterdir()] == ["my.toml"]
+
+
+PARTS = Seconds(start=2.0, training=100.0, evaluation=10.0, checkpoints=1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "actors", "total"),
+    [
+        ({"engine.backend": "inline"}, 0, 113),
+        ({}, 4, 2 + 6 + 110 / 4 + 1),
+        ({"engine.actors": 8}, 8, 2 + 6 + 110 / 4 + 1),  # on four cores
+        ({"engine.actors": 3}, 3, 2 + 6 + 110 / 3 + 1),
+        ({"fraction": 0.02}, 2, 2 + 6 + 110 / 2 + 1),
+    ],
+)
+def test_actors_share_a_rounds_clients(monkeypatch, given, actors, total):
+    monkeypatch.setattr(estimates, "usable_cores", lambda: 4)
+    settings = raysim.load_config("mnist-fedavg", given)
+    assert estimates.actors_of(settings) == actors
+    assert with_actors(PARTS, settings, actors).total == pytest.approx(total)
+
+
+def test_disk_by_hand():
+    """100 clients that all take part: a state of 700 bytes each, one more for 30 rounds of all."""
+    files = {
+        **{"checkpoints/round_000001/state": 9_000, "checkpoints/round_000002/state": 1_000},
+        **{"model.safetensors": 400, "model_best.safetensors": 500, "events.out.1": 60},
+        **{f"clients/0/{client}/1_0.safetensors": 700 for client in range(6)},
+    }
+    pace = Pace(1.0, 1.0, rows=[{"clients": 3}] * 2, files=files)
+    settings = raysim.load_config("mnist-fedavg", {"rounds": 30, "fraction": 1.0})
+    size = DataSize(np.full(100, 600), 10_000, are_listed=True)
+    expected = 2 * (1_000 + 48 * 100) + 400 + 500 + 30 * 30 + 24 * 100 * 30
+    expected += 700 * (100 + 100 * 10) + 8 * 60_000
+    assert disk_of(settings, pace, size) == pytest.approx(expected)
+    few = settings.override({"checkpoint_every": 30, "rounds": 1, "keep_clients": True})
+    expected = 1_000 + 48 * 100 + 400 * 101 + 500 + 30 + 24 * 100 + 700 * 200 + 8 * 60_000
+    assert disk_of(few, pace, size) == pytest.approx(expected)
