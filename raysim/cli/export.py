@@ -1,7 +1,8 @@
-"""Command `raysim export`: the model that one client of a run deploys."""
+"""Command `raysim export`: a run's model, or a client's, for other programs."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,17 +11,34 @@ from rich.console import Console
 
 from raysim.cli.options import RunDir, path_option
 from raysim.cli.output import printing
+from raysim.cli.replay import check_tensors_file
 from raysim.errors import RunError, SettingsError
 from raysim.user_input import portable_name
-from raysim.user_input.run_folders import is_of_a_run
+from raysim.user_input.run_folders import run_directory_of
 from raysim.user_input.user_modules import leave_out_working_directory
 
 console = Console(emoji=False)
 
 
+class Format(StrEnum):
+    """Format of an export."""
+
+    SAFETENSORS = "safetensors"
+    TORCH = "torch"
+    ONNX = "onnx"
+
+
 def export(
     run_dir: RunDir,
-    client: Annotated[str, typer.Option(help="number of the client, from 0, or its name")],
+    *,
+    to: Annotated[
+        Format,
+        typer.Option(help="a file of weights, or a folder with a program, a graph, a model card"),
+    ] = Format.SAFETENSORS,
+    client: Annotated[
+        str | None,
+        typer.Option(help="client whose own model it is, by number or name; default: global"),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -28,27 +46,65 @@ def export(
             "-o",
             parser=path_option("--out"),
             metavar="PATH",
-            help="the file (.safetensors); default: client_CLIENT.safetensors",
+            help="the file (.safetensors) or new folder; default: named by model and format",
         ),
     ] = None,
 ) -> None:
-    """Write the model that a client deploys, as of a run's last checkpoint."""
-    out = out or Path(f"client_{portable_name(client)}.safetensors")
-    if out.suffix != ".safetensors" or out.is_dir() or not out.parent.is_dir():
-        raise SettingsError(f"--out={out}: must be a .safetensors file in an existing folder")
-    if is_of_a_run(out):
-        raise SettingsError(f"--out={out}: is a run's own file; choose another name or folder")
-    leave_out_working_directory(run_dir)  # before packages try optional imports
+    """Write a run's model, or a client's, as of the last checkpoint."""
+    named = "model" if client is None else f"client_{portable_name(client)}"
+    about = "model" if client is None else f"model of client {client}"
+    listener = printing(console)
+    if to == Format.SAFETENSORS:
+        out = out or Path(f"{named}.safetensors")
+        check_tensors_file(out)
+        leave_out_working_directory(run_dir)  # before packages try optional imports
+        _save_tensors(run_dir, client, out)
+    else:
+        out = out or Path(f"{named}_{to}")
+        _check_folder(out)
+        leave_out_working_directory(run_dir)
+        from raysim.facade.exports import check_format
+        from raysim.facade.exports import export as export_folder
+        from raysim.facade.predictions import TrainedModel
+
+        check_format(to)
+        whose = "The global model" if client is None else f"The model of client {client}"
+        export_folder(TrainedModel.of(run_dir, client, listener), to, out, whose)
+    listener.note(f"{about}: {out}")
+
+
+def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
+    """Write tensors of a model, for `load_state_dict`.
+
+    Raises:
+        RunError: the run has no model, or a client's cannot be made without its task.
+    """
     import raysim
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.storage.checkpoints import save_tensors
     from raysim.storage.run_directory import RunDirectory
+    from raysim.storage.sealed.models import read_model
 
     listener = printing(console)
-    if RunDirectory(run_dir).read_config(listener.note)[1]:
+    own_task = RunDirectory(run_dir).read_config(listener.note)[1]
+    if client is None:
+        save_tensors(out, read_model(run_dir, listener.note))
+        return
+    if own_task:
         raise RunError(
             f"{run_dir}: this run has its own task; call raysim.client_model({str(run_dir)!r},"
             f" {int(client) if client.isdecimal() else client!r}, task)"
         )
     save_tensors(out, raysim.client_model(run_dir, client, listener=listener))
-    listener.note(f"model of client {client}: {out}")
+
+
+def _check_folder(out: Path) -> None:
+    """Check that a folder can be created, outside of run directories.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    if out.exists() or out.is_symlink() or not out.parent.is_dir():
+        raise SettingsError(f"--out={out}: must be a new folder in an existing one")
+    if run := run_directory_of(out.parent):
+        raise SettingsError(f"--out={out}: lies in the run directory {run}; choose another folder")

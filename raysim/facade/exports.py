@@ -1,0 +1,174 @@
+"""Exports of a run's model for other programs: plain PyTorch and ONNX, with a model card."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from raysim.errors import RunError, SettingsError, visible
+from raysim.facade.model_card import card
+from raysim.facade.predictions import TrainedModel
+from raysim.storage.atomic import replace_folder, write_json
+from raysim.storage.checkpoints import MODEL, save_tensors
+
+TOLERANCE = 1e-5
+"""Largest difference of an exported model's outputs from the network's, by their size or 1."""
+PROGRAM, GRAPH = "model.pt2", "model.onnx"
+INPUTS, OUTPUTS = "inputs", "outputs"
+"""Names of a graph's input and output."""
+ONNX = ("onnx", "onnxruntime", "onnxscript")
+
+
+def check_format(name: str) -> None:
+    """Check that a format is known, and what it needs installed.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    if name == "onnx" and (lacking := [package for package in ONNX if not find_spec(package)]):
+        raise SettingsError(f"--to=onnx: needs {lacking[0]}: pip install 'raysim-fl[onnx]'")
+
+
+def export(model: TrainedModel, to: str, out: Path, about: str) -> None:
+    """Write a model, its card, its settings and its preparation as a new folder.
+
+    Args:
+        model: The model.
+        to: A key of FORMATS.
+        out: The folder.
+        about: Whose model it is, in words.
+
+    Raises:
+        RunError: the network cannot be exported, or the export computes other outputs.
+        MachineError: the folder cannot be written.
+    """
+    example = _example(model)
+    program = _program(model, example)
+
+    def write(folder: Path) -> None:
+        FORMATS[to](model, program, example, folder)
+        settings = {k: v for k, v in model.settings.to_dict().items() if k != "out"}
+        write_json(folder / "settings.json", settings)
+        write_json(folder / "preparation.json", model.preparation.to_json())
+        text = card(model, to, about, tuple(example.shape[1:]), example.dtype)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+
+    replace_folder(out, write)
+
+
+def _example(model: TrainedModel) -> Tensor:
+    """Return two inputs of the network: random numbers, or zeros where inputs are whole."""
+    stored = np.zeros((2, *model.preparation.stored), np.dtype(model.preparation.dtype))
+    decoded = model.decoded(stored)
+    if not decoded.is_floating_point():
+        return decoded
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(decoded.shape, generator=generator, dtype=decoded.dtype)
+
+
+def _program(model: TrainedModel, example: Tensor) -> ExportedProgram:
+    """Return the network as a program of torch.export, for batches of any size.
+
+    Raises:
+        RunError: the network cannot be traced, or the program computes other outputs.
+    """
+    with _exporting(model, "torch.export"):
+        batch = ({0: Dim("batch", min=1)},)
+        program = torch.export.export(model.network, (example,), dynamic_shapes=batch)
+    module = program.module()
+    _check(model, example, "torch.export", module)
+    return program
+
+
+@contextmanager
+def _exporting(model: TrainedModel, by: str) -> Iterator[None]:
+    """Silence an exporter, and turn its errors into one line.
+
+    Raises:
+        RunError: the body fails.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            redirect_stdout(StringIO()),
+            redirect_stderr(StringIO()),
+            torch.no_grad(),
+        ):
+            yield
+    except Exception as error:  # networks and exporters raise errors of many types
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise RunError(
+            f"{model.run}: its network cannot be exported by {by}: {visible(first)}; raysim.load"
+            " returns it as a module"
+        ) from error
+    finally:
+        logging.disable(before)
+
+
+def _check(
+    model: TrainedModel, example: Tensor, by: str, compute: Callable[[Tensor], Tensor]
+) -> None:
+    """Check that an export computes the network's outputs, for one sample and for more.
+
+    Raises:
+        RunError: it does not.
+    """
+    for x in (example[:1], example, torch.cat([example, example[:1]])):
+        with torch.no_grad():
+            expected, found = model.network(x), compute(x)
+        size = max(float(expected.abs().max()), 1.0)
+        difference = float((expected - found).abs().max()) / size
+        if not difference <= TOLERANCE:
+            raise RunError(
+                f"{model.run}: the model exported by {by} computes other outputs: they differ by"
+                f" {difference:.2g} of their size; at most {TOLERANCE:g} are allowed"
+            )
+
+
+def _torch(model: TrainedModel, program: ExportedProgram, example: Tensor, folder: Path) -> None:
+    """Write the program of torch.export, and the network's state_dict."""
+    torch.export.save(program, folder / PROGRAM)
+    save_tensors(folder / MODEL, model.network.state_dict())
+
+
+def _onnx(model: TrainedModel, program: ExportedProgram, example: Tensor, folder: Path) -> None:
+    """Write an ONNX graph, and check it in ONNX Runtime."""
+    import onnxruntime
+
+    with _exporting(model, "torch.onnx"):
+        torch.onnx.export(
+            program,
+            (example,),
+            str(folder / GRAPH),
+            input_names=[INPUTS],
+            output_names=[OUTPUTS],
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    session = onnxruntime.InferenceSession(str(folder / GRAPH))
+
+    def compute(x: Tensor) -> Tensor:
+        return torch.as_tensor(session.run(None, {INPUTS: x.numpy()})[0])
+
+    _check(model, example, "torch.onnx", compute)
+
+
+FORMATS: Mapping[str, Callable[[TrainedModel, ExportedProgram, Tensor, Path], Any]] = {
+    "torch": _torch,
+    "onnx": _onnx,
+}
+"""Formats of folders, with what writes the model."""
