@@ -212,20 +212,23 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         local_test=_local_test(own_tests, sets, train, len(clients)),
         class_names=class_names,
         in_words=bool(labels),
-        loop=task.train and checked_function(task.train, TASK_LOOP, "client"),
-        evaluate=_evaluation(task),
+        **_functions(task),
     )
 
 
-def _evaluation(task: Task) -> Evaluate | None:
-    """Return a task's own evaluation.
+def _functions(task: Task) -> dict[str, Any]:
+    """Return a task's own training loop and evaluation, for the federation.
 
     Raises:
-        DataError: there is no test set for it.
+        DataError: there is no test set for the evaluation.
     """
-    if task.evaluate and task.test is None:
+    train, evaluate = task.train, task.evaluate
+    if evaluate and task.test is None:
         raise DataError("Task.evaluate: needs Task.test, the samples that it is given")
-    return task.evaluate and checked_function(task.evaluate, "Task.evaluate", "model", "x", "y")
+    return {
+        "loop": train and checked_function(train, TASK_LOOP, "client"),
+        "evaluate": evaluate and checked_function(evaluate, "Task.evaluate", "model", "x", "y"),
+    }
 
 
 def _class_names(task: Task, words: tuple[str, ...]) -> tuple[str, ...]:
