@@ -53,6 +53,7 @@ pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 html_theme = "furo"
 html_extra_path = ["site/index.html"]
+html_search_scorer = str(ROOT / "docs/site/scorer.js")
 html_static_path = ["site/style.css"]
 html_css_files = ["style.css"]
 html_copy_source = False

@@ -78,7 +78,8 @@ def _print_version(wanted: bool) -> None:
 def _options(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print it")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
     ] = False,
 ) -> None:
     pass
@@ -164,7 +165,8 @@ def list_(
     name: Annotated[
         str,
         typer.Argument(
-            help="name of one entry, to print its page; of rules a component, of runs a folder",
+            help="an entry, to print its page; for settings a group or a setting, for rules a"
+            " component, for runs a folder",
             autocompletion=complete_entry,
         ),
     ] = "",
@@ -172,7 +174,7 @@ def list_(
     of: Annotated[
         str,
         typer.Option(
-            help="of stages: the bytes that a client sends of the model of this preset or file",
+            help="with stages: bytes that a client sends of the model of this preset or file",
             autocompletion=names_of_kind("presets"),
         ),
     ] = "",
@@ -261,7 +263,9 @@ def tune(
     ] = None,
     objectives: Annotated[
         str | None,
-        typer.Option(help="some of accuracy,bytes,virtual_seconds,virtual_joules; or the study's"),
+        typer.Option(
+            help="some of accuracy, bytes, virtual_seconds, virtual_joules; default: the study's"
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=1000, help="runs of a trial; default: the study's")

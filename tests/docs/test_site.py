@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +18,35 @@ from tests.docs.blocks import ROOT
 from tests.docs.conftest import SPHINX
 
 pytestmark = pytest.mark.ci
+
+QUESTIONS = {
+    "own loop": "own-loop",
+    "CSV": "own-data",
+    "own data": "own-data",
+    "own method": "own-method",
+    "own model": "own-model",
+    "install without CUDA": "install",
+    "docker": "install",
+    "resume": "resume",
+    "seeds": "statistics",
+    "GPU": "clusters",
+    "compare": "compare",
+    "differential privacy": "privacy",
+    "learning rate": "schedules",
+    "exit code": "scripts",
+}
+"""Pages that answer what readers search for."""
+FIRST = 5
+"""Results of a search that a reader looks at."""
+SCRIPTS = ("documentation_options", "doctools", "sphinx_highlight", "language_data", "searchtools")
+ASK = """<div id="search-progress"></div><pre id="found"></pre><script>
+const found = {};
+for (const question of QUESTIONS) {
+  const results = Search._performSearch(...Search._parseQuery(question));
+  found[question] = results.reverse().slice(0, FIRST).map((result) => result[0]);
+}
+document.getElementById("found").textContent = JSON.stringify(found) + "all " + "asked";
+</script>"""
 
 
 class Page(HTMLParser):
@@ -90,3 +120,14 @@ def test_the_whole_api_is_described(pages):
 
 def test_the_first_page_leads_to_the_site(site):
     assert "Coming from Flower" in document((site / "index.html").as_uri(), "How do I")
+
+
+def test_search_finds_the_answers(site, tmp_path):
+    places = [*(f"_static/{name}.js" for name in SCRIPTS), "searchindex.js"]
+    scripts = "".join(f'<script src="{(site / place).as_uri()}"></script>' for place in places)
+    asking = ASK.replace("QUESTIONS", json.dumps([*QUESTIONS])).replace("FIRST", str(FIRST))
+    (tmp_path / "ask.html").write_text(f"<!doctype html><body>{scripts}{asking}", encoding="utf-8")
+    text = document((tmp_path / "ask.html").as_uri(), "all asked")
+    found = json.loads(text.partition('id="found">')[2].partition("all asked")[0])
+    missing = {q: found[q] for q, page in QUESTIONS.items() if f"docs/{page}" not in found[q]}
+    assert missing == {}
