@@ -51,7 +51,7 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show each client's samples and classes, and its number of samples per label."""
+    """Show each client's samples and classes; of a table without a target, its columns."""
     import numpy as np
 
     from raysim.cli import data_page
@@ -69,6 +69,9 @@ def show(
     changes = dict(parse_override(text) for text in overrides or ())
     if out:
         data_page.check_drawing(out)
+    if found := data_page.without_target(config, changes):
+        console.print(found)
+        return
     with loading(console) as listener:
         settings = raysim.load_config(config, changes)
         paths = prepared(settings.data, data_root(), listener.preparing)

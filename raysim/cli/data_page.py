@@ -5,19 +5,23 @@ Legend: K clients in all, n of them counted, C classes.
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from raysim.config import Settings
 from raysim.display.canvas import heat_map, style, written
 from raysim.errors import DataError, SettingsError, visible
+from raysim.facade.own_data import is_own_data
+from raysim.facade.settings import load_config
 from raysim.samples.client_indices import ClientIndices, Indices, class_counts, named
 
 if TYPE_CHECKING:
@@ -92,6 +96,35 @@ def page(heading: str, held: ClientCounts) -> RenderableType:
         Text(f"{held.sizes.sum()} samples held; the training set has {held.samples} samples")
     )
     return Group(*parts)
+
+
+def without_target(start: str, changes: Mapping[str, Any]) -> RenderableType | None:
+    """Return the columns of a user's own table if none of them is its target; else None.
+
+    Raises:
+        RaysimError: a setting is wrong, or the table is damaged.
+    """
+    from raysim.workloads.datasets.fetch import data_root
+    from raysim.workloads.datasets.files.dataset import Files
+    from raysim.workloads.datasets.files.found import found_columns
+    from raysim.workloads.datasets.files.samples import target_of
+
+    if not is_own_data(start):
+        return None
+    dataset = load_config(start, {**changes, "clients": 1}).dataset  # which counts no clients
+    if not isinstance(dataset, Files):
+        return None
+    source = next(iter(dataset.sources(data_root()).values()))
+    if not source.names or target_of(source, dataset):  # an archive is not read yet
+        return None
+    columns, rows = found_columns(source)
+    table = Table("column", "holds", Column("missing", justify="right"), box=None)
+    for column in columns:
+        table.add_row(Text(visible(column.name)), Text(column.holds), str(column.kind.missing))
+    heading = f"{rows} rows of {len(columns)} columns"
+    path = shlex.quote(dataset.path or "")
+    advice = f"choose what to predict: raysim run {path} target=COLUMN"
+    return Group(Text(heading, style="bold"), table, Text(visible(advice)))
 
 
 def _clients(held: ClientCounts) -> Table:

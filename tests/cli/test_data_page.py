@@ -144,3 +144,23 @@ def test_classes_have_their_names_where_the_data_has_them(raysim_command, tmp_pa
     assert {*held} == {*kinds} and sum(held.values()) == int(total[1])
     drawn = drawing("heading", replace(holdings([[3, 0, 4], [0, 12, 0]]), words=tuple(kinds)))
     assert [tick.get_text() for tick in drawn.axes[0].get_xticklabels()] == kinds
+
+
+def test_a_table_without_a_target_shows_its_columns(raysim_command, tmp_path, monkeypatch):  # noqa: F811
+    rows = [f"{'abc'[n % 3]}.org,{n % 10 or ''},{'yes' if n % 10 > 5 else 'no'}" for n in range(60)]
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "mails.csv").write_text("\n".join(["domain,links,spam", *rows]))
+    code, out, err = raysim_command("data", "show", "mails.csv")
+    assert code == 0, err
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "60 rows of 3 columns",
+        "column holds missing",
+        "domain 3 different words: 'a.org', 'b.org', 'c.org' 0",
+        "links numbers from 1 to 9, 9 different 6",
+        "spam 2 different words: 'no', 'yes' 0",
+        f"choose what to predict: raysim run {tmp_path / 'mails.csv'} target=COLUMN",
+    ]
+    code, out, err = raysim_command("data", "show", "mails.csv", "target=spam", "client=domain")
+    assert code == 0, err
+    assert "target 'spam' (2 classes); clients 'domain'" in out
+    assert "natural_or_iid, clients=3" in out and "1 (b.org)" in out

@@ -125,6 +125,12 @@ class Choice(Dataset):
         return self
 
 
+def target_of(source: Source, choice: Choice) -> str:
+    """Return the column to predict; empty if none is known."""
+    known = [name for name in TARGETS if name in source.names]
+    return source.target or choice.target or next(iter(known), "")
+
+
 @dataclass(frozen=True)
 class Roles:
     """Columns of a source by role; `client` and `split` are empty if no column has the role."""
@@ -142,9 +148,7 @@ class Roles:
             DataError: the first source lacks a column, or a column has two roles.
         """
         source = next(iter(sources.values()))
-        known = [name for name in TARGETS if name in source.names]
-        target = source.target or choice.target or (known[0] if known else None)
-        if target is None:
+        if not (target := target_of(source, choice)):
             names = shown(", ".join(source.names))
             raise DataError(
                 f"dataset.target: must name a column of {source.path}: {names}; or a file of"
