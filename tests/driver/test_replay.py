@@ -69,7 +69,7 @@ def test_rounds_after_a_checkpoint_run_again(tmp_path):
     rows = pq.read_table(run / "clients.parquet").to_pylist()
     notes = Notes()
     found = raysim.replay(run, 5, 2, task, notes)
-    assert "rounds 4 to 4 run again, from the checkpoint of round 3" in notes.notes
+    assert "round 4 runs again, from the checkpoint of round 3" in notes.notes
     (loss,) = (row["train_loss"] for row in rows if (row["round"], row["client"]) == (5, 2))
     assert found.rows[0]["train_loss"] == loss
 

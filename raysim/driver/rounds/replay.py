@@ -214,8 +214,9 @@ class _ReplayedRun(Run):
             before = replace(before, stack_size=self.commits.committed.stack_size)
         if before.number < self._trained.number:
             origin = f"the checkpoint of round {before.number}" if before.number else "the start"
-            note = f"rounds {before.number + 1} to {self._trained.number} run again, from {origin}"
-            self.context.listener.note(note)
+            first, last = before.number + 1, self._trained.number
+            rounds = f"round {last} runs" if first == last else f"rounds {first} to {last} run"
+            self.context.listener.note(f"{rounds} again, from {origin}")
         while before.number < self._trained.number:
             with no_breakpoints():
                 before, _, log, _ = self.done_round(before)
