@@ -97,11 +97,13 @@ def _local(settings: Settings) -> str:
     work = f"{local.steps} steps" if local.steps else f"{local.epochs} epochs"
     batch = "all its samples" if local.batch_size == "full" else f"{local.batch_size} samples"
     words = f"{work} on batches of {batch}, {local.optimizer} at rate {local.lr:g}"
+    if local.train:
+        words = f"The loop {local.train}, given {words}"
     defaults = type(local)().model_dump(mode="json")
     changed = [
         f"{key}={as_typed(value)}"
         for key, value in local.model_dump(mode="json").items()
-        if key not in OF_MODELS and value != defaults[key]
+        if key not in (*OF_MODELS, "train") and value != defaults[key]
     ]
     return f"{words} ({', '.join(changed)})." if changed else f"{words}."
 

@@ -17,6 +17,7 @@ from raysim.errors import SettingsError, visible
 
 KINDS = {
     "method": "raysim run mnist-fedavg method.name={module}:{class_} rounds=3",
+    "loop": "raysim run mnist-fedavg local.train={module}:train rounds=3",
     "dataset": "raysim run mnist-fedavg dataset.name={module}:{class_} partition.name=natural"
     " model.name=linear clients=10 target_accuracy=none rounds=5",
     "task": "python {module}.py",
@@ -26,11 +27,11 @@ KINDS = {
 
 def new(
     kind: Annotated[
-        str, typer.Argument(help="method, dataset or task", autocompletion=lambda: [*KINDS])
+        str, typer.Argument(help="method, loop, dataset or task", autocompletion=lambda: [*KINDS])
     ],
     name: Annotated[str, typer.Argument(help="name of its file without .py, as my_method")],
 ) -> None:
-    """Write a method, dataset or task that runs into the working directory, and its test."""
+    """Write a method, loop, dataset or task that runs into the working directory, and its test."""
     if kind not in KINDS:
         raise SettingsError(f"{visible(kind)}: no such kind of file; {suggest(kind, [*KINDS])}")
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):

@@ -58,6 +58,9 @@ def test_an_explanation_has_the_settings_of_the_run(raysim_command):  # noqa: F8
     given = ('channel={"clip":{"norm":2}}', "server.name=momentum", "local.momentum=0.5")
     given += ("local.steps=7", "local.epochs=1", "evaluation.every=3", "rounds=12", "fraction=0.2")
     _, said, _ = raysim_command("run", "mnist-noniid", *given, "--explain")
+    loop = "local.train=tests.driver.test_own_loop:plain"
+    _, own, _ = raysim_command("run", "mnist-noniid", *given, loop, "--explain")
+    assert "local steps  The loop tests.driver.test_own_loop:plain, given 7 steps on batches" in own
     for line in (
         "selection    20 of 100 clients a round. uniform: ",
         "local steps  7 steps on batches of 10 samples, sgd at rate 0.1 (momentum=0.5).\n",
