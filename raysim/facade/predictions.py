@@ -127,8 +127,12 @@ class TrainedModel:
         """
         size = getattr(self.settings.dataset, "image_size", None)
         rows = NewRows.of(data, self.columns, self.preparation.stored, size)
+        names: list[str] | None = None
         for batch, there, x in rows:
-            told = {name: as_words(batch[name]) for name in rows.told}
+            words = {name: _words(batch[name]) for name in rows.told}
+            names = names or [name for name, values in words.items() if values is not None]
+            none = pa.nulls(len(batch), pa.string())
+            told = {name: none if words[name] is None else words[name] for name in names}
             predicted = self._predicted(there, x)
             if taken := [name for name in predicted if name in told]:
                 raise DataError(
@@ -185,6 +189,14 @@ def _columns(directory: RunDirectory, stored: Preparation) -> ColumnsOfRun:
         return ColumnsOfRun(columns=[array])
     except (ValueError, TypeError) as error:
         raise RunError(f"{directory.preparation}: is damaged ({error}); restore it") from error
+
+
+def _words(values: pa.Array) -> pa.Array | None:
+    """Return the values of a column as words; None if they are no single values."""
+    try:
+        return as_words(values)
+    except pa.ArrowException:
+        return None
 
 
 def _spread(values: Any, there: Array) -> pa.Array:

@@ -82,6 +82,14 @@ def test_other_formats_give_the_same(folder, tmp_path):
     assert found["p_yes"].equals(expected["p_yes"])
 
 
+def test_columns_of_no_single_values_are_not_repeated(folder, tmp_path):
+    line = '{"age": 1, "load": 2, "city": "Rome", "seen": "2024-01-01 10:00", "more": %s}\n'
+    (tmp_path / "new.jsonl").write_text(line % '{"inner": [1]}')
+    found = raysim.predict(folder / "run", tmp_path / "new.jsonl")
+    own = {*used.COLUMNS[1:-1]}
+    assert {*found.column_names} == own | {"prediction", "p_no", "p_yes"}
+
+
 def test_unknown_words_are_none_of_the_known_ones(folder, tmp_path):
     notes, at = Notes(), used.COLUMNS.index("city")
     tables = []
@@ -236,6 +244,9 @@ REFUSED = {
     "column 'load': 'much' in row 13 is no number": _with("load", "much"),
     "column 'seen': holds other values than dates of the form YYYY-MM-DD": _with("seen", "soon"),
     "column 'load': holds inf; must be finite": _with("load", "inf"),
+    "column 'load': holds values of type 'struct<": lambda run, new: new.with_suffix(
+        ".jsonl"
+    ).write_text('{"age": 1, "load": {"much": 1}, "city": "Rome", "seen": "2024-01-01 10:00"}\n'),
     "new.csv: not there": lambda run, new: new.unlink(),
     "has NUL bytes": lambda run, new: new.write_bytes(b"age,load\0\n1,2"),
     "new.csv: has a column 'prediction', as": lambda run, new: new.write_text(
@@ -259,9 +270,9 @@ def test_what_cannot_be_predicted_is_one_line(folder, tmp_path, monkeypatch, cap
     shutil.copytree(folder / "run", tmp_path / "run")
     shutil.copy(folder / "new.csv", tmp_path)
     REFUSED[message](tmp_path / "run", tmp_path / "new.csv")
-    before = used.files(tmp_path)
+    before, lines = used.files(tmp_path), tmp_path / "new.jsonl"
     code, _, said = used.command_in(tmp_path, monkeypatch, capsys)(
-        "predict", "run", "new.csv", "-o", "out.csv"
+        *("predict", "run", lines.name if lines.exists() else "new.csv", "-o", "out.csv")
     )
     assert code == 2 and message in said and said.count("\n") == 1, said
     assert used.files(tmp_path) == before

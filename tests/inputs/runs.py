@@ -173,5 +173,20 @@ COMPARED_CASES = [
         for name in ("finished", "config setting", "config plugin", "checkpoints file")
     ),
 ]
-CASES = [*COMPARED_CASES, *REFUSED_CASES, *PATH_CASES, *RUN_CASES]
+USES = {
+    "predict": ("predict", "run", "KIT/small.toml"),
+    "replay": ("replay", "run", "--round", "2", "--client", "0"),
+    "export": ("export", "run", "--to", "torch"),
+}
+"""Commands that use a run's model."""
+OF_NO_RUN = ("empty", "config binary", "config deep", "config plugin", "config value")
+USED_CASES = [
+    *(Case(words, (REFUSED[name][1],), run=name) for words in USES.values() for name in OF_NO_RUN),
+    *(Case(words, ("schema=99",), run="config newer") for words in USES.values()),
+    *(Case(words, ("own task",), run="config own task") for words in USES.values()),
+    *(Case(words, ("checkpoints",), run="checkpoints file") for words in USES.values()),
+    Case(USES["predict"], ("small.toml: no known format",), run="a file"),
+    Case(("predict", "run", "nowhere.csv"), ("nowhere.csv: not there",), run="a file"),
+]
+CASES = [*USED_CASES, *COMPARED_CASES, *REFUSED_CASES, *PATH_CASES, *RUN_CASES]
 STRAY_CASES = [Case(("resume", "run"), run=name) for name in STRAY]

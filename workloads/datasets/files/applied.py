@@ -35,7 +35,15 @@ from raysim.workloads.datasets.files.columns import (
 from raysim.workloads.datasets.files.dates import as_dates, shown_forms
 from raysim.workloads.datasets.files.division import FRACTION
 from raysim.workloads.datasets.files.kinds import NUMBER, Kind, as_numbers
-from raysim.workloads.datasets.files.source import Source, as_words, is_list, is_missing, shown
+from raysim.workloads.datasets.files.source import (
+    Source,
+    as_words,
+    is_list,
+    is_missing,
+    is_number,
+    is_text,
+    shown,
+)
 from raysim.workloads.datasets.files.sources import Reading, find_sources
 from raysim.workloads.datasets.files.unzipped import ZIP
 
@@ -265,14 +273,15 @@ class NewRows:
         where = f"column {shown(feature.name)}"
         if isinstance(feature, Arrays):
             _check_arrays(feature, values.type, where)
-        elif is_list(values.type):
-            raise DataError(f"{where}: holds lists; the model reads single values")
-        elif isinstance(feature, Words):
-            self._count_unknown(feature, values)
         elif isinstance(feature, Dates):
             if as_dates(values, feature.form) is None:
                 form = shown_forms(((feature.form,),))
                 raise DataError(f"{where}: holds other values than dates of the form {form}")
+        elif not (is_text(values.type) or is_number(values.type) or pa.types.is_null(values.type)):
+            kind = shown(str(values.type))
+            raise DataError(f"{where}: holds values of type {kind}; must be numbers or words")
+        elif isinstance(feature, Words):
+            self._count_unknown(feature, values)
         elif as_numbers(values) is None:
             words = as_words(values)
             odd = pc.index(pc.match_substring_regex(words, NUMBER), False).as_py()
