@@ -35,6 +35,7 @@ ANALYSES.add(
         "aggregation_drop": "raysim.analysis.accuracy:AggregationDrop",
         "cka": "raysim.analysis.layers:Cka",
         "client_information": "raysim.analysis.information:ClientInformation",
+        "client_updates": "raysim.analysis.updates:ClientUpdates",
         "confusion": "raysim.analysis.confusion:Confusion",
         "decision_regions": "raysim.analysis.regions:DecisionRegions",
         "kl_activations": "raysim.analysis.activations:KlActivations",

@@ -17,6 +17,7 @@ from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients
 from raysim.results.report.drawing import Chart, Legend, colour_style, keys
 from raysim.results.report.partitions import ReadLabels, class_counts, class_names, client_names
+from raysim.results.report.unlike import unlike_tables
 from raysim.results.report.virtual import gantt_charts, staleness_charts
 from raysim.results.runs import RunRecord
 from raysim.results.tables import ResultTable, differing_keys
@@ -119,6 +120,7 @@ def report(
         legend=keys(legend, len(rows)),
         curves=_curves(legend, panels, judged),
         clients=_clients(legend, panels),
+        unlike=[html_table(grid) for grid in unlike_tables(groups, labels)],
         partitions=_partitions(groups, labels),
         virtual=[*gantt_charts(groups), *staleness_charts(groups)],
         time=_present([charts.times(groups, "times"), charts.phases(groups, "phases")]),

@@ -40,6 +40,28 @@ def client_names(record: RunRecord) -> list[str]:
     return [names[k] for k in evenly_chosen(len(names), SHOWN_CLIENTS)]
 
 
+def name_of(record: RunRecord, client: int) -> str:
+    """Return the name of a client in `partition.arrow`; "" if it has none."""
+    try:
+        with pa.memory_map(str(RunDirectory(record.path).partition)) as source:
+            return str(ipc.open_file(source).read_all()["name"][client].as_py())
+    except UNREADABLE:
+        return ""
+
+
+def classes_of(record: RunRecord, labels: Labels | None, client: int) -> Counts | None:
+    """Return the samples of a client by class [C]; None if they are not known."""
+    path = RunDirectory(record.path).partition
+    if labels is None or not path.is_file():
+        return None
+    try:
+        with pa.memory_map(str(path)) as source:
+            held = ipc.open_file(source).read_all()["samples"].combine_chunks()[client]
+            return np.bincount(labels[held.values.to_numpy()], minlength=int(labels.max()) + 1)
+    except UNREADABLE:
+        return None
+
+
 def class_names(record: RunRecord) -> list[str]:
     """Return the names of a run's classes; empty if they have none."""
     names = record.environment.get("class_names")
