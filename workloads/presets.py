@@ -52,8 +52,8 @@ _OWN_DATA = Preset(
         "rounds": 20,
         "fraction": 1.0,
         "local": {
-            **{"batch_size": 32, "optimizer": "adam", "lr": 0.01, "schedule": "cosine"},
-            "weight_decay": 0.01,
+            **{"epochs": 2, "batch_size": 32, "optimizer": "adam", "lr": 0.01},
+            **{"schedule": "cosine", "weight_decay": 0.015},
         },
         "engine": {"backend": "inline"},
     },
