@@ -128,7 +128,8 @@ def client_model(
     from raysim.driver.listeners.listener import Listener
 
     listener = listener or Listener()
-    settings, federation = _recorded(directory, task, listener, force=False)
+    Plugins(directory.path).check_recorded(force=False)
+    settings, federation = _recorded(directory, task, listener)
     return dict(export.client_model(directory, settings, federation, client, listener.note))
 
 
@@ -164,14 +165,18 @@ def replay(
     from raysim.driver.rounds import replay as replays
 
     listener = listener or Listener()
-    settings, federation = _recorded(directory, task, listener, force=force)
+    try:
+        Plugins(directory.path).check_recorded(force)
+    except RunError as error:
+        raise RunError(f"{error}; to replay with the present one, type --force") from error
+    settings, federation = _recorded(directory, task, listener)
     number = client_number(client, settings.clients, federation.names)
     of_run = directory, settings, federation
     return replays.replay(*of_run, round_number, number, listener=listener, force=force)
 
 
 def _recorded(
-    directory: RunDirectory, task: Task | None, listener: Listener, *, force: bool
+    directory: RunDirectory, task: Task | None, listener: Listener
 ) -> tuple[Settings, Federation]:
     """Return the settings of a run, and its samples, client indices and network.
 
@@ -181,7 +186,6 @@ def _recorded(
     from raysim.driver.start.checks.preflight import with_cohort
     from raysim.facade.runs import federation_of
 
-    Plugins(directory.path).check_recorded(force)
     raw, own_task = directory.read_config(listener.note)
     if own_task and task is None:
         raise RunError(f"{directory.path}: this run has its own task; give it as `task`")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -165,19 +166,48 @@ class Branching(torch.nn.Linear):
         return super().forward(x) if x.sum() > 0 else super().forward(-x)
 
 
+class Counting(torch.nn.Linear):
+    """Network whose outputs are others in each call, which a program cannot know."""
+
+    def __init__(self) -> None:
+        super().__init__(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * next(CALLS)
+
+
+CALLS = count(1)
+
+
 class Branches(raysim.Model):
-    """Builds one."""
+    """Builds the first."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         return Branching()
 
 
-def test_a_network_that_cannot_be_traced_is_one_line(tmp_path, monkeypatch, capsys):
+class Counts(raysim.Model):
+    """Builds the second."""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        return Counting()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    {
+        "Branches": "its network cannot be exported by torch.export: ",
+        "Counts": "the model exported by torch.export computes other outputs: they differ by ",
+    }.items(),
+)
+def test_a_network_that_cannot_be_exported_is_one_line(
+    tmp_path, monkeypatch, capsys, model, message
+):
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
-    parts = {"dataset.name": "tests.blobs:Blobs", "model.name": f"{__name__}:Branches"}
+    parts = {"dataset.name": "tests.blobs:Blobs", "model.name": f"{__name__}:{model}"}
     changes = {**parts, "partition.name": "iid", "clients": 3, "rounds": 1}
     raysim.run(make_settings(tmp_path / "run", **changes))
     command = used.command_in(tmp_path, monkeypatch, capsys)
     code, _, said = command("export", "run", "--to", "torch")
-    assert code == 2 and "its network cannot be exported by torch.export: " in said
+    assert code == 2 and message in said
     assert said.count("\n") == 1 and not (tmp_path / "model_torch").exists()

@@ -19,6 +19,7 @@ from tests.tasks import UNEQUAL, Notes, StopAfter, in_turn, make_settings, make_
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
+    "clients by their losses": {"selection.name": "power_of_choice", "fraction": 0.4},
     "scaffold": {"method.name": "scaffold"},
     "two passes": {"method.name": "fsvrg"},
     "own models": {"method.name": "ditto"},
@@ -221,6 +222,38 @@ def test_other_data_than_the_runs_is_replayed_by_force_alone(tmp_path, monkeypat
     (tmp_path / "train.csv").unlink()
     code, _, said = command(*words, "--force")
     assert code == 2 and "train.csv: not there" in said and said.count("\n") == 1
+
+
+LOOP = """
+import torch.nn.functional as F
+
+def train(client):
+    optimizer = client.optimizer()
+    for x, y in client.batches():
+        optimizer.zero_grad()
+        F.cross_entropy(client.model(x), y).backward()
+        optimizer.step()
+"""
+
+
+def test_a_changed_loop_is_replayed_by_force(tmp_path, monkeypatch, capsys):
+    """As one with a `breakpoint()` is, which stops in it."""
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "replayed_loop.py").write_text(LOOP)
+    used.trained(tmp_path, rounds=2, **{"local.train": "replayed_loop:train"})
+    stopping = LOOP.replace("    optimizer = ", "    breakpoint()\n    optimizer = ")
+    (tmp_path / "replayed_loop.py").write_text(stopping)
+    monkeypatch.delitem(sys.modules, "replayed_loop")
+    stops: list[int] = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: stops.append(1))
+    command = used.command_in(tmp_path, monkeypatch, capsys)
+    words = ("replay", "run", "--round", "2", "--client", "s1")
+    code, _, said = command(*words)
+    assert code == 2 and "source has changed" in said and said.endswith("type --force\n")
+    code, out, said = command(*words, "--force")
+    assert code == 0 and "the same as in clients.parquet: " in out, said
+    assert stops == [1]
 
 
 def test_a_client_that_did_not_train_is_refused_with_those_that_did(folder, command):
