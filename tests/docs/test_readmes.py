@@ -40,7 +40,7 @@ ELSEWHERE = {
 }
 """Who runs a block of a page, by its first words: a test, or a reason why nobody does."""
 UNRUN = ("not run", "full")
-OWN = ("my_", "my.toml", "mails.csv", "path=hospitals")
+OWN = ("my_", "my.toml", "mails.csv", "hospitals", "photos")
 """Files of the reader's own, in commands that those tests run."""
 
 
