@@ -45,8 +45,9 @@ def page(name: str) -> RenderableType:
 def rows_of(group: str) -> Iterator[tuple[str, ...]]:
     """Yield a row for each setting of a group: setting, default, range, description."""
     if group != "run":
-        for key, field in NAMES[group].model_fields.items():
-            yield setting_row(f"{group}.{key}", field)
+        fields, own = NAMES[group].model_fields, NAMES[group].__annotations__
+        for key in sorted(fields, key=lambda key: key not in own):  # inherited ones last
+            yield setting_row(f"{group}.{key}", fields[key])
         return
     kinds = {registry.kind: registry for registry in registries()}
     for key, field in Settings.model_fields.items():
