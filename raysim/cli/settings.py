@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysim.api.components import registries, suggest
+from raysim.api.components import Component, suggest
 from raysim.cli.pages import setting_row
 from raysim.config import EngineSettings, EvaluationSettings, LocalSettings, Settings
 from raysim.errors import SettingsError, visible
@@ -49,9 +49,8 @@ def rows_of(group: str) -> Iterator[tuple[str, ...]]:
         for key in sorted(fields, key=lambda key: key not in own):  # inherited ones last
             yield setting_row(f"{group}.{key}", fields[key])
         return
-    kinds = {registry.kind: registry for registry in registries()}
     for key, field in Settings.model_fields.items():
-        if key in kinds:
+        if field.is_required() or isinstance(field.default, Component):
             _, *rest, about = setting_row(key, field)
             yield f"{key}.name", *rest, f"{about}; raysim list {key}s"
         elif key not in NAMES:

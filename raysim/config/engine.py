@@ -48,8 +48,7 @@ class EngineSettings(SettingsGroup):
     )
     node_labels: NodeLabels = Field(
         default={},
-        description="Ray's labels of the nodes to use:"
-        ' engine.node_labels={"ray.io/market-type":"spot"}',
+        description='Ray\'s labels of the nodes to use, as JSON: {"ray.io/market-type": "spot"}',
     )
     vectorize: Annotated[int, Field(ge=0, le=MOST)] | Literal["auto"] = Field(
         default=0,
