@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.errors import PydanticUserError
 
 from raysim.errors import RaysimError, RuleError, SettingsError, visible
-from raysim.user_input.user_modules import allow, import_named, unnamed
+from raysim.user_input.user_modules import TARGET, allow, import_named, unnamed
 
 
 class Component(BaseModel):
@@ -295,8 +295,6 @@ class Registry(Generic[C]):
             if name.endswith(".py"):
                 hint = f"name a class of the file: {visible(Path(name).stem)}:Class"
             raise SettingsError(f"{key}: no such {self.kind}; {hint}")
-        if name not in self._targets:
-            allow(target.partition(":")[0])
         component = imported(target, key)
         self._check(key, component)
         component._take_back()  # its attributes may have been set after its body
@@ -331,13 +329,16 @@ def imported(target: str, key: str) -> Any:
     """Return what `package.module:name` names.
 
     Args:
-        target: The name, of a module that `allow` lets `FINDER` find.
+        target: The name.
         key: The setting that has it, for the error.
 
     Raises:
-        SettingsError: the module cannot be imported, or lacks the name.
+        SettingsError: it is no such name, or the module cannot be imported, or lacks the name.
     """
-    module, _, name = target.partition(":")
+    if not (named := TARGET.fullmatch(target)):
+        raise SettingsError(f"{key}: must name something of a module, as package.module:name")
+    module, name = named.groups()
+    allow(module)
     try:
         return getattr(import_named(module), name)
     except (Exception, SystemExit) as error:  # a user's module may do anything

@@ -11,7 +11,7 @@ from typing import Any
 
 from raysim.api.components import imported
 from raysim.errors import SettingsError, visible
-from raysim.user_input.user_modules import allow
+from raysim.user_input.user_modules import TARGET
 
 Loop = Callable[[Any], Mapping[str, Any] | None]
 """Trains a client; returns numbers of the round by name, or None."""
@@ -30,10 +30,8 @@ def loop_of(target: str) -> Loop:
         SettingsError: there is none, or it does not take one argument.
     """
     key = f"local.train={visible(target)}"
-    module, colon, name = target.partition(":")
-    if not (module and colon and name.isidentifier()):
+    if not TARGET.fullmatch(target):
         raise SettingsError(f"{key}: must name a function, such as my_loop:train")
-    allow(module)
     loop: Loop = checked_function(imported(target, key), key, "client")
     return loop
 

@@ -7,7 +7,6 @@ executes no code.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from hashlib import sha256
@@ -21,10 +20,8 @@ from raysim.storage.atomic import discard_folder, write_json
 from raysim.storage.checkpoints import Checkpoints
 from raysim.user_input import parse_json, resume_advice
 from raysim.user_input.run_folders import run_directory_of
-from raysim.user_input.user_modules import OWN, is_outdated, sources, spec_of
+from raysim.user_input.user_modules import OWN, TARGET, is_outdated, sources, spec_of
 
-TARGET = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_][\w.]*")
-"""`package.module:Class`."""
 NAMING = ("name", OPTIMIZER, OWN_LOOP)
 """Settings with values that may be such a target."""
 SEALS = "plugins.json"

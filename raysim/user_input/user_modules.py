@@ -9,6 +9,7 @@ is imported from a run directory, which may come from someone else.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ from types import ModuleType
 
 from raysim.user_input.run_folders import run_directory_of
 
+TARGET = re.compile(r"([^\W\d]\w*(?:\.\w+)*):([^\W\d]\w*)")
+"""`package.module:name`: what settings may import, and what is sealed in a run directory."""
 INSTALLED = {"site-packages", "dist-packages"}
 STANDARD = Path(get_path("stdlib"))
 """Folder of Python's own modules: modules next to a named one are no part of a run."""

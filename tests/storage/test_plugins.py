@@ -31,6 +31,8 @@ class Mine(FedAvg):
     rate: float = RATE
 """
 HELPERS = "from numpy import pi\n\nRATE = 1.0\n"
+ODD = ("étude", "evil", "ev-il", "evil ", "1evil")
+"""Names of files that `import_module` takes."""
 RESUME = "import sys; from raysim.cli.app import main; sys.argv = ['raysim', *sys.argv[1:]]; main()"
 
 
@@ -62,7 +64,7 @@ def start(tmp_path, monkeypatch) -> Callable[..., Path]:
 
 def forget() -> None:
     """Have the next import read the sources."""
-    for name in ("mine", "helpers"):
+    for name in ("mine", "helpers", *ODD):
         sys.modules.pop(name, None)
     importlib.invalidate_caches()
 
@@ -258,6 +260,37 @@ def test_the_command_line_executes_nothing_beside_a_run(start, tmp_path):
     done = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
     assert not (out / "executed").exists()
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "target"),
+    [
+        *[
+            ("local", f"{module}:{name}")
+            for module in ("étude", "evil")
+            for name in ("été", "train")
+        ],
+        *[("local", t) for t in ("ev-il:train", "evil:a.train", "evil:train ", "evil: train")],
+        *[
+            ("method", t)
+            for t in ("étude:Été", "ev-il:Mine", "evil:Mine:x", "evil :Mine", "1evil:M")
+        ],
+    ],
+)
+def test_no_name_in_settings_leads_past_the_seal(group, target, start, tmp_path):
+    """Those of a run directory from someone else; modules of any name are importable."""
+    out = start()
+    shutil.rmtree(out / "checkpoints")
+    settings = json.loads((out / "config.json").read_text())
+    settings["method"] = {"name": "fedavg"}
+    settings[group]["train" if group == "local" else "name"] = target
+    (out / "config.json").write_text(json.dumps(settings))
+    for name in ODD:
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w')\ntrain = été = print")
+    with pytest.raises(raysim.RaysimError) as caught:
+        resume(out)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "executed").exists()
 
 
 def test_modules_of_settings():
