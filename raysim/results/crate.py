@@ -26,19 +26,20 @@ Entity = dict[str, Any]
 
 
 def crate_of(
-    runs: Sequence[RunRecord], files: Mapping[str, Path | bytes], root: str
+    places: Mapping[str, RunRecord], files: Mapping[str, Path | bytes], root: str
 ) -> dict[str, Any]:
     """Return the metadata of an archive of runs.
 
     Args:
-        runs: The runs.
+        places: The runs by their folder in the archive.
         files: The archive's files by name, with their paths or contents.
         root: The folder in the archive that all of them lie in.
     """
+    runs = [*places.values()]
     entities = [_file(name, source) for name, source in files.items()]
     software = {_software(run)["@id"]: _software(run) for run in runs}
     data = {entity["@id"]: entity for run in runs for entity in [_data(run)]}
-    whose = [_action(run, name, [*files]) for run, name in _named(runs, files)]
+    whose = [_action(run, name, [*files]) for name, run in places.items()]
     licence: Entity = {
         "@id": "#licence",
         "@type": "CreativeWork",
@@ -67,18 +68,6 @@ def crate_of(
 
 def _id(entity: Entity) -> Entity:
     return {"@id": entity["@id"]}
-
-
-def _named(
-    runs: Sequence[RunRecord], files: Mapping[str, Path | bytes]
-) -> list[tuple[RunRecord, str]]:
-    """Return each run with its folder in the archive, in which the order of runs is the same."""
-    folders = sorted(
-        str(PurePosixPath(name).parent)
-        for name in files
-        if PurePosixPath(name).name == "config.json"
-    )
-    return [*zip(sorted(runs, key=lambda run: str(run.path)), folders, strict=True)]
 
 
 def _file(name: str, source: Path | bytes) -> Entity:

@@ -12,7 +12,7 @@ import json
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -36,47 +36,58 @@ OF_RUN = re.compile(
 )
 """Files of a run in an archive, in addition to the words of a checkpoint."""
 WORDS = re.compile(rf"checkpoints/round_\d{{6,10}}/{re.escape(ABOUT)}")
-ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^/\s'\"]+/)+")
-"""Folders of an absolute path in a text."""
+ABSOLUTE = re.compile(r"(?:(?<![\w./~-])/|(?<=://)/+)(?:[^/\s'\"]+(?:(?<![,;:]) [^/\s'\"]+)*/)+")
+"""Folders of an absolute path in a text; words before a slash belong to a folder with spaces."""
 MOST_FILES, MOST_BYTES = 100_000, 4 << 30
 """Most files and bytes of an opened archive."""
 LEAST_BYTES, MOST_RATIO = 64 << 20, 50
 """Bytes that any archive may open to, and more of it for each of its own bytes."""
 LONGEST, DEEPEST = 255, 16
-"""Most characters and parts of a name in an archive."""
+"""Most bytes of a part of a name in an archive, which file systems allow, and most parts."""
+UNPORTABLE = '\\:*?"<>|'
+"""Characters that names of files of some systems cannot have."""
 PIECE = 1 << 20
 MOMENT = (1980, 1, 1, 0, 0, 0)
 """Time of all files in an archive, so that equal results are equal bytes."""
-PROBLEMS = (BadZipFile, RuntimeError, NotImplementedError, ValueError, EOFError, zlib.error)
-"""Errors of `zipfile` with an archive that is damaged, encrypted or of another kind."""
+PROBLEMS = (BadZipFile, RuntimeError, ValueError, EOFError, OSError, zlib.error)
+"""Errors with an archive that is damaged, encrypted, of another kind, or has no room on disk."""
 
 
 def pack(folder: Path, out: Path) -> list[RunRecord]:
     """Write the results of a run, or of the runs below a folder, into a zip; return the runs.
 
     Raises:
-        RunError: there is no run, or one is damaged.
+        RunError: there is no run, one is damaged, or a name is too long or too deep to be opened.
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder")
     runs = [read_run(path) for path in sorted(runs_below(folder))]
     if not runs:
         raise RunError(f"{folder}: holds no run")
-    root = folder.resolve().name or "results"
-    files = dict(sorted(_files_of(folder, runs, root)))
-    replace_file(out, lambda path: _write(path, files, crate_of(runs, files, root)))
+    files = sorted(_files_of(folder, runs), key=lambda file: file[0])
+    _check_names(folder, [name for name, _ in files])
+    places = {_portable(folder, run.path): run for run in runs}
+    root, held = _portable(folder, folder), dict(files)
+    replace_file(out, lambda path: _write(path, held, crate_of(places, held, root)))
     return runs
 
 
-def _files_of(
-    folder: Path, runs: Sequence[RunRecord], root: str
-) -> Iterator[tuple[str, Path | bytes]]:
+def _portable(folder: Path, path: Path) -> str:
+    """Return the name in an archive of a path in a folder, without UNPORTABLE characters."""
+    parts = (folder.resolve().name or "results", *path.relative_to(folder).parts)
+    return "/".join(
+        "".join(c if c.isprintable() and c not in UNPORTABLE else "-" for c in part)
+        for part in parts
+    )
+
+
+def _files_of(folder: Path, runs: Sequence[RunRecord]) -> Iterator[tuple[str, Path | bytes]]:
     """Yield the files of an archive by name: paths to copy, or contents."""
     grids = [path for name in GRIDS.values() for path in folder.rglob(name) if path.is_file()]
     for path in grids:
-        yield f"{root}/{path.relative_to(folder).as_posix()}", _without_paths(path)
+        yield _portable(folder, path), _without_paths(path)
     for run in runs:
-        place = PurePosixPath(root, run.path.relative_to(folder).as_posix())
+        place = PurePosixPath(_portable(folder, run.path))
         for path in run.path.rglob("*"):
             name = path.relative_to(run.path).as_posix()
             if path.is_file() and OF_RUN.fullmatch(name):
@@ -104,12 +115,15 @@ def _without_paths(path: Path) -> bytes:
 
 
 def cut(value: Any) -> Any:
-    """Return a value with the absolute paths in its texts cut to their last part."""
+    """Return a value with the absolute paths in its texts and keys cut to their last part."""
     if isinstance(value, Mapping):
-        return {key: cut(part) for key, part in value.items()}
+        return {cut(key): cut(part) for key, part in value.items()}
     if isinstance(value, list):
         return [cut(part) for part in value]
-    return ABSOLUTE.sub("", value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    is_path = value.startswith("/") and not re.search(r"\n|: ", value)
+    return PurePosixPath(value).name if is_path else ABSOLUTE.sub("", value)
 
 
 def _write(out: Path, files: Mapping[str, Path | bytes], crate: Mapping[str, Any]) -> None:
@@ -173,7 +187,9 @@ def unpack(path: Path, folder: Path) -> None:
                     while piece := source.read(PIECE):
                         target.write(piece)
     except PROBLEMS as error:
-        raise RunError(f"{path}: cannot be opened as a zip: {visible(str(error))}") from error
+        # An OSError's text would name the temporary folder.
+        said = (isinstance(error, OSError) and error.strerror) or visible(str(error))
+        raise RunError(f"{path}: cannot be opened as a zip: {said}") from error
 
 
 def _check(path: Path, members: Sequence[ZipInfo]) -> None:
@@ -189,28 +205,52 @@ def _check(path: Path, members: Sequence[ZipInfo]) -> None:
             f"{path}: {len(members)} files of {size} bytes: must be at most {MOST_FILES} files of"
             f" {allowed} bytes for an archive of its size"
         )
-    names: set[str] = set()
     for member in members:
-        name = member.filename
-        if problem := _problem(member) or ("is there twice" if name.lower() in names else ""):
-            raise RunError(f"{path}: {visible(name)}: {problem}")
-        names.add(name.lower())
+        if problem := _problem_of_kind(member):
+            raise RunError(f"{path}: {visible(member.filename)}: {problem}")
+    names = [member.filename for member in members]
+    _check_names(path, names)
     if not any(PurePosixPath(name).name == "config.json" for name in names):
         raise RunError(f"{path}: holds no run; raysim pack writes an archive of runs")
 
 
-def _problem(member: ZipInfo) -> str:
-    """Return why a file of an archive is refused; "" if it is not."""
-    name = member.filename
-    parts = name.split("/")
-    kind = stat.S_IFMT(member.external_attr >> 16)
-    # The name as it is stored: `filename` ends at a NUL.
-    if name != member.orig_filename or len(name) > LONGEST or len(parts) > DEEPEST:
+def _check_names(path: Path, names: Iterable[str]) -> None:
+    """Check the names of an archive's files, each alone and together.
+
+    Raises:
+        RunError: one is refused.
+    """
+    files, folders = set[str](), set[str]()
+    for name in names:
+        alike = name.lower()  # the same file on some systems
+        above = {*map(str, PurePosixPath(alike).parents)}
+        problem = _problem_of_name(name) or ("is there twice" if alike in files else "")
+        if not problem and (alike in folders or not above.isdisjoint(files)):
+            problem = "is a file and a folder"
+        if problem:
+            raise RunError(f"{path}: {visible(name)}: {problem}")
+        files.add(alike)
+        folders |= above
+
+
+def _problem_of_kind(member: ZipInfo) -> str:
+    """Return why a file of an archive is refused for what it is; "" if it is not."""
+    if member.filename != member.orig_filename:  # ended at a NUL
         return "is no name of a file in an archive of results"
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
+        return "must be a file, no link or device"
+    if member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+        return "must be stored or deflated"
+    return ""
+
+
+def _problem_of_name(name: str) -> str:
+    """Return why a file of an archive is refused for its name; "" if it is not."""
+    parts = name.split("/")
+    if len(parts) > DEEPEST or max(len(part.encode()) for part in parts) > LONGEST:
+        return f"must have at most {DEEPEST} parts, each of at most {LONGEST} bytes"
     if not {".", "..", ""}.isdisjoint(parts) or "\\" in name or ":" in name:
         return "must be a path within the archive"
-    if kind not in (0, stat.S_IFREG):
-        return "must be a file, no link or device"
     ends = ["/".join(parts[start:]) for start in range(1, len(parts))]
     known = any(OF_RUN.fullmatch(end) or WORDS.fullmatch(end) for end in ends)
     if name == CRATE or known or (len(parts) > 1 and parts[-1] in GRIDS.values()):

@@ -122,10 +122,15 @@ def test_several_archives_are_told_apart(raysim_command, tmp_path):  # noqa: F81
     assert runs == ["a.zip/run", "b.zip/run"]
 
 
-def member(name: str, content: bytes = b"{}", mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
+def member(
+    name: str,
+    content: bytes = b"{}",
+    mode: int = stat.S_IFREG | 0o644,
+    kind: int = zipfile.ZIP_DEFLATED,
+) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name)
     info.external_attr = mode << 16
-    info.compress_type = zipfile.ZIP_DEFLATED
+    info.compress_type = kind
     info.comment = content
     return info
 
@@ -138,6 +143,14 @@ def archive_of(*members: zipfile.ZipInfo) -> bytes:
             content, info.comment = info.comment, b""
             archive.writestr(info, content)
     return held.getvalue()
+
+
+def damaged(kind: int) -> bytes:
+    """Return an archive with a member of a kind whose content is damaged."""
+    content = bytearray(archive_of(member(CONFIG, bytes(range(256)), kind=kind)))
+    start = 30 + len(CONFIG) + 12  # after the local header, and that of LZMA or bzip2
+    content[start : start + 20] = b"\xff" * 20
+    return bytes(content)
 
 
 CONFIG = "run/config.json"
@@ -164,7 +177,19 @@ HOSTILE = {
         archive_of(member(CONFIG), member("run/checkpoints/round_000001/state.safetensors")),
         "is no file of results",
     ),
-    "deep": (archive_of(member("a/" * 20 + "config.json")), "is no name of a file"),
+    "deep": (archive_of(member("a/" * 20 + "config.json")), "must have at most 16 parts"),
+    "long": (archive_of(member("漢" * 200 + "/config.json")), "each of at most 255 bytes"),
+    "within a file": (
+        archive_of(member(CONFIG), member(f"{CONFIG}/config.json")),
+        "run/config.json/config.json: is a file and a folder",
+    ),
+    "file above": (
+        archive_of(member("Run/config.json/config.json"), member(CONFIG)),
+        "run/config.json: is a file and a folder",
+    ),
+    "damaged": (damaged(zipfile.ZIP_DEFLATED), "cannot be opened as a zip"),
+    "damaged LZMA": (damaged(zipfile.ZIP_LZMA), "run/config.json: must be stored or deflated"),
+    "damaged bzip2": (damaged(zipfile.ZIP_BZIP2), "run/config.json: must be stored or deflated"),
     "bomb": (archive_of(member(CONFIG, b" " * (70 << 20))), "bytes for an archive of its size"),
     "no settings": (archive_of(member(CONFIG)), "run: holds no run"),
     "no JSON": (archive_of(member(CONFIG, b"[" * 100_000)), "run: holds no run"),
@@ -193,6 +218,11 @@ def test_many_files_and_a_lying_size_are_refused(raysim_command, monkeypatch):  
     monkeypatch.setattr(packed, "MOST_FILES", 1)
     Path("many.zip").write_bytes(archive_of(member(CONFIG), member("run/summary.json")))
     assert "2 files of 4 bytes" in one_line_error(raysim_command("compare", "many.zip"))
+    monkeypatch.setattr(packed, "LONGEST", 9999)
+    Path("long.zip").write_bytes(archive_of(member(f"{'n' * 300}/{CONFIG}")))
+    assert "long.zip: cannot be opened as a zip: File name too long" in one_line_error(
+        raysim_command("compare", "long.zip")
+    )
     content = archive_of(member(CONFIG, b" " * 1000))
     lying = content.replace((1000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
     assert lying != content
@@ -227,7 +257,16 @@ def test_bad_input_is_refused(raysim_command, tmp_path, words, said):  # noqa: F
     ("text", "expected"),
     [
         ("/home/me/data/mails.csv", "mails.csv"),
-        ("/mails.csv", "/mails.csv"),
+        ("/mails.csv", "mails.csv"),
+        ("/mnt/x/jane doe/secret project/data file.csv", "data file.csv"),
+        ("/mnt/jane's, doe/ a/mails.csv", "mails.csv"),
+        ("/mnt/jane doe/a b.csv: is damaged", "a b.csv: is damaged"),
+        ("no '/tmp/jane doe/a b.csv' or /tmp/c", "no 'a b.csv' or c"),
+        ("from /tmp/jane doe/a to /tmp/me/b", "from a to b"),
+        ("file:///home/me/mails.csv", "file://mails.csv"),
+        ("sqlite:////home/me/jane doe/a.db", "sqlite://a.db"),
+        ("node1:/home/me/mails.csv", "node1:mails.csv"),
+        ("PYTHONPATH=/home/me/a", "PYTHONPATH=a"),
         ("data/mails.csv", "data/mails.csv"),
         ("~/mails.csv", "~/mails.csv"),
         ("https://example.org/a/b", "https://example.org/a/b"),
@@ -236,4 +275,38 @@ def test_bad_input_is_refused(raysim_command, tmp_path, words, said):  # noqa: F
     ],
 )
 def test_paths_are_cut(text, expected):
-    assert cut({"a": [text, 1]}) == {"a": [expected, 1]}
+    assert cut({"a": [text, 1], text: 2}) == {"a": [expected, 1], expected: 2}
+
+
+@pytest.mark.parametrize(
+    ("folder", "named"),
+    [
+        ("colon:run", "colon-run"),
+        ("back\\slash", "back-slash"),
+        ("in/a:b/c*d", "in/a-b/c-d"),
+    ],
+)
+def test_names_of_folders_are_portable(raysim_command, tmp_path, folder, named):  # noqa: F811
+    write_run_at(tmp_path / folder, make_rows([0.5]))
+    assert raysim_command("pack", folder.partition("/")[0])[0] == 0
+    code, said, err = raysim_command("compare", "results.zip", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(said)["groups"][0]["runs"][0]["run"] == named
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        (["d/" * 15 + "run"], "config.json: must have at most 16 parts"),
+        (["one/a:b", "one/a-b"], "one/a-b/config.json: is there twice"),
+    ],
+)
+def test_an_archive_that_compare_refuses_is_not_written(
+    raysim_command,  # noqa: F811
+    folders,
+    said,
+):
+    for folder in folders:
+        write_run_at(Path(folder), make_rows([0.5]))
+    assert said in one_line_error(raysim_command("pack", folders[0].partition("/")[0]))
+    assert not Path("results.zip").exists()
