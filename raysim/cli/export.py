@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from raysim.cli.destinations import check_file, check_folder
 from raysim.cli.options import RunDir, path_option
 from raysim.cli.output import printing
-from raysim.cli.replay import check_tensors_file
-from raysim.errors import RunError, SettingsError
+from raysim.errors import RunError
 from raysim.user_input import portable_name
-from raysim.user_input.run_folders import run_directory_of
 from raysim.user_input.user_modules import leave_out_working_directory
 
 console = Console(emoji=False)
@@ -50,18 +49,18 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write a run's model, or a client's, as of the last checkpoint."""
+    """Write the model of a finished run, or a client's."""
     named = "model" if client is None else f"client_{portable_name(client)}"
     about = "model" if client is None else f"model of client {client}"
     listener = printing(console)
     if to == Format.SAFETENSORS:
         out = out or Path(f"{named}.safetensors")
-        check_tensors_file(out)
+        check_file(out, ".safetensors")
         leave_out_working_directory(run_dir)  # before packages try optional imports
         _save_tensors(run_dir, client, out)
     else:
         out = out or Path(f"{named}_{to}")
-        _check_folder(out)
+        check_folder(out)
         leave_out_working_directory(run_dir)
         from raysim.facade.exports import check_format
         from raysim.facade.exports import export as export_folder
@@ -77,7 +76,7 @@ def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
     """Write tensors of a model, for `load_state_dict`.
 
     Raises:
-        RunError: the run has no model, or a client's cannot be made without its task.
+        RunError: the run is unfinished or has no model, or needs its task for a client's.
     """
     import raysim
     from raysim import methods, workloads  # noqa: F401 - registers the components
@@ -86,7 +85,9 @@ def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
     from raysim.storage.sealed.models import read_model
 
     listener = printing(console)
-    own_task = RunDirectory(run_dir).read_config(listener.note)[1]
+    directory = RunDirectory(run_dir)
+    raw, own_task = directory.read_config(listener.note)
+    directory.check_finished(raw, own_task)
     if client is None:
         save_tensors(out, read_model(run_dir, listener.note))
         return
@@ -96,15 +97,3 @@ def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
             f" {int(client) if client.isdecimal() else client!r}, task)"
         )
     save_tensors(out, raysim.client_model(run_dir, client, listener=listener))
-
-
-def _check_folder(out: Path) -> None:
-    """Check that a folder can be created, outside of run directories.
-
-    Raises:
-        SettingsError: it cannot.
-    """
-    if out.exists() or out.is_symlink() or not out.parent.is_dir():
-        raise SettingsError(f"--out={out}: must be a new folder in an existing one")
-    if run := run_directory_of(out.parent):
-        raise SettingsError(f"--out={out}: lies in the run directory {run}; choose another folder")

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from raysim.cli.destinations import check_apart, check_file
 from raysim.cli.options import RunDir, path_option
 from raysim.cli.output import printing
-from raysim.errors import SettingsError
-from raysim.user_input.run_folders import is_of_a_run
 from raysim.user_input.user_modules import leave_out_working_directory
 
 if TYPE_CHECKING:
@@ -48,16 +47,15 @@ def predict(
 ) -> None:
     """Predict the target of new rows with a run's model."""
     if out is not None:
-        _check_out(out, data)
+        check_file(out, ".csv")
+        check_apart(out, data)
     leave_out_working_directory(run_dir)  # before packages try optional imports
     from raysim.facade.predictions import TrainedModel
     from raysim.storage.atomic import replace_file
 
     listener = printing(console)
     batches = TrainedModel.of(run_dir, client, listener).predictions(data)
-    first = next(batches, None)
-    if first is None:
-        raise SettingsError(f"{data}: has no rows")
+    first = next(batches)
     if out is None:
         _print(first.slice(0, SHOWN_ROWS))
         return
@@ -71,20 +69,6 @@ def predict(
 
     replace_file(out, lambda aside: _write(aside, counted()))
     listener.note(f"{rows} predictions: {out}")
-
-
-def _check_out(out: Path, data: Path) -> None:
-    """Check that a file can be written, and is neither a run's own nor the data.
-
-    Raises:
-        SettingsError: it cannot.
-    """
-    if out.suffix != ".csv" or out.is_dir() or not out.parent.is_dir():
-        raise SettingsError(f"--out={out}: must be a .csv file in an existing folder")
-    if is_of_a_run(out):
-        raise SettingsError(f"--out={out}: is a run's own file; choose another name or folder")
-    if out.resolve() == data.resolve() or data.resolve() in out.resolve().parents:
-        raise SettingsError(f"--out={out}: is the data itself, or lies in it; choose another file")
 
 
 def _write(path: Path, batches: Iterator[pa.RecordBatch]) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from raysim.cli.destinations import check_file
 from raysim.cli.options import Force, RunDir, path_option
 from raysim.cli.output import printing
-from raysim.errors import RunError, SettingsError
-from raysim.user_input.run_folders import is_of_a_run
+from raysim.errors import RunError
 from raysim.user_input.user_modules import leave_out_working_directory
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def replay(
 ) -> None:
     """Train a client again as in a round, where `breakpoint()` stops; the run is only read."""
     if out is not None:
-        check_tensors_file(out)
+        check_file(out, ".safetensors")
     leave_out_working_directory(run_dir)  # before packages try optional imports
     import raysim
     from raysim import methods, workloads  # noqa: F401 - registers the components
@@ -61,18 +61,6 @@ def replay(
         listener.note(f"changes of its network: {out}")
 
 
-def check_tensors_file(out: Path) -> None:
-    """Check that a file of tensors can be written, and is not a run's own.
-
-    Raises:
-        SettingsError: it cannot.
-    """
-    if out.suffix != ".safetensors" or out.is_dir() or not out.parent.is_dir():
-        raise SettingsError(f"--out={out}: must be a .safetensors file in an existing folder")
-    if is_of_a_run(out):
-        raise SettingsError(f"--out={out}: is a run's own file; choose another name or folder")
-
-
 def _lines(replayed: Replay) -> list[str]:
     """Return a replay in lines."""
     lines = []
@@ -91,5 +79,5 @@ def _lines(replayed: Replay) -> list[str]:
             others = (f"{name} {row[name]!r}, there {value!r}" for name, value in differs.items())
             lines.append(f"other than in clients.parquet: {'; '.join(others)}")
         if not (agrees or differs):
-            lines.append("clients.parquet has no row of it")
+            lines.append("clients.parquet has no stored row to compare with")
     return lines

@@ -89,7 +89,7 @@ class ClientJobs:
         return ClientJob.of(
             message.pass_,
             client,
-            gathered[client] if client in gathered else self._samples(message, client),
+            gathered[client] if client in gathered else self.of_client(message, client),
             keys=(self._settings.seed, message.round_number, draws, client),
             broadcast=broadcast,
             state=state,
@@ -101,8 +101,8 @@ class ClientJobs:
             device=self._device,
         )
 
-    def _samples(self, message: PassMessage, client: int) -> Batch:
-        """Return the samples of a client in a pass."""
+    def of_client(self, message: PassMessage, client: int) -> Batch:
+        """Return the samples that a client trains on in a pass, changed by an attack, too."""
         if message.root:
             return self._root
         if message.pass_.pooled:

@@ -135,7 +135,8 @@ def _data(model: TrainedModel) -> Iterator[str]:
     for key in ("target", "client"):
         if value := getattr(settings.dataset, key, None):
             yield f"- {key}: {_code(value)}"
-    yield f"- partition: {_code(called(settings.partition))}, {settings.clients} clients"
+    clients = _counted(settings.clients, "client")
+    yield f"- partition: {_code(called(settings.partition))}, {clients}"
     digest = Checkpoints(RunDirectory(model.run).checkpoints).identity().get(TRAINING_SAMPLES)
     if digest:
         yield f"- sha256 of the prepared training samples: `{digest}`"
@@ -143,9 +144,9 @@ def _data(model: TrainedModel) -> Iterator[str]:
 
 def _training(model: TrainedModel) -> Iterator[str]:
     settings, local = model.settings, model.settings.local
-    work = f"{local.steps} steps" if local.steps else f"{local.epochs} epochs"
-    number = Checkpoints(RunDirectory(model.run).checkpoints).words().get("round")
-    yield f"- round {number} of {settings.rounds}, {settings.cohort_size} clients a round"
+    work = _counted(local.steps, "step") if local.steps else _counted(local.epochs, "epoch")
+    clients = _counted(settings.cohort_size, "client")
+    yield f"- round {_summary(model)['rounds']} of {settings.rounds}, {clients} a round"
     yield f"- method: {_code(called(settings.method))}"
     yield (
         f"- local training: {work}, batches of {local.batch_size},"
@@ -157,12 +158,7 @@ def _training(model: TrainedModel) -> Iterator[str]:
 
 def _metrics(model: TrainedModel) -> Iterator[str]:
     """Yield the figures of the run's summary; they are the global model's."""
-    try:
-        summary: Any = parse_json(RunDirectory(model.run).summary.read_text("utf-8"))
-        figures = {k: v for k, v in summary.items() if isinstance(v, int | float)}
-    except (OSError, ValueError, AttributeError):
-        yield "The run is unfinished, and has no summary."
-        return
+    figures = {k: v for k, v in _summary(model).items() if isinstance(v, int | float)}
     yield "Of the global model, from the run's `summary.json`:"
     yield ""
     yield "| figure | value |"
@@ -170,6 +166,14 @@ def _metrics(model: TrainedModel) -> Iterator[str]:
     for name, value in figures.items():
         if not isinstance(value, bool) and math.isfinite(value):
             yield f"| `{_plain(name)}` | {value:.6g} |"
+
+
+def _summary(model: TrainedModel) -> dict[str, Any]:
+    return dict(parse_json(RunDirectory(model.run).summary.read_text("utf-8")))
+
+
+def _counted(number: float, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _listed(names: Sequence[str]) -> str:

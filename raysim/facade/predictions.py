@@ -22,7 +22,6 @@ from raysim.numbers.arrays import Array
 from raysim.numbers.tensors.packed import as_tensor
 from raysim.samples.data import Dataset
 from raysim.samples.preparation import Preparation
-from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.plugins import Plugins
 from raysim.storage.run_directory import RunDirectory
 from raysim.user_input import user_path
@@ -49,13 +48,14 @@ def predict(
     """Return the predictions of a run's model for the rows of a file, next to their own columns.
 
     Args:
-        run_dir: The run directory; an unfinished run gives its last checkpoint's model.
+        run_dir: The run directory of a finished run.
         data: A file or folder in one of the formats of `dataset.path`; it needs no target.
         client: The client whose own model predicts, by number or name; None: the global model.
         listener: Told about model and data.
 
     Raises:
-        RaysimError: the run has no model or no stored preparation, or the rows do not fit it.
+        RaysimError: the run is unfinished, has no model or no stored preparation, or the rows do
+            not fit it.
     """
     model = TrainedModel.of(user_path(run_dir), client, listener)
     return pa.Table.from_batches([*model.predictions(user_path(data))])
@@ -91,7 +91,7 @@ class TrainedModel:
             listener: Told about model and data.
 
         Raises:
-            RunError: the run has no model, no stored preparation or its own task.
+            RunError: the run is unfinished, or has no model, no stored preparation or its own task.
         """
         leave_out_working_directory(run)
         from raysim.driver.evaluation.loading import load_network
@@ -103,17 +103,14 @@ class TrainedModel:
         raw, own_task = directory.read_config(listener.note)
         if own_task:
             raise RunError(f"{run}: this run had its own task; raysim.load returns its network")
+        directory.check_finished(raw, own_task)
         settings = parse(raw)
         if (stored := directory.read_preparation()) is None:
             raise RunError(
-                f"{directory.preparation}: not there: no round has begun, or an earlier version"
-                " of raysim ran it; run it again in another `out`"
+                f"{directory.preparation}: not there: it is lost, or an earlier version of raysim"
+                " ran it; run it again in another `out`"
             )
         network = load_network(run, None, data_root, listener.note, best=False)
-        number = int(Checkpoints(directory.checkpoints).words().get("round", 0))
-        if not directory.is_finished_by(settings):
-            of_round = f"round {number} of {settings.rounds}"
-            listener.note(f"{run}: is unfinished; the model is of {of_round}")
         if client is not None:
             tensors = client_model(run, client, listener=listener)
             load_tensors(network, tensors, str(run))
@@ -123,11 +120,12 @@ class TrainedModel:
         """Yield the rows of a file or folder, in order, with their predictions.
 
         Raises:
-            DataError: a column is missing, or a value does not fit.
+            DataError: there are no rows, a column is missing, or a value does not fit.
         """
         size = getattr(self.settings.dataset, "image_size", None)
         rows = NewRows.of(data, self.columns, self.preparation.stored, size)
         names: list[str] | None = None
+        empty = True
         for batch, there, x in rows:
             words = {name: _words(batch[name]) for name in rows.told}
             names = names or [name for name, values in words.items() if values is not None]
@@ -138,7 +136,10 @@ class TrainedModel:
                 raise DataError(
                     f"{data}: has a column {shown(taken[0])}, as the predictions have; rename it"
                 )
+            empty = False
             yield pa.record_batch({**told, **predicted})
+        if empty:
+            raise DataError(f"{data}: has no rows")
         for line in rows.notes():
             self.listener.note(line)
 

@@ -34,7 +34,14 @@ from raysim.storage.rows.parted import with_names
 from raysim.storage.schema import SCHEMA, check_schema, recorded_settings
 from raysim.storage.sealed.words import read_sealed, sealed
 from raysim.storage.summary import end_of, summarise
-from raysim.user_input import as_typed, canonical, may_change, may_grow, parse_json
+from raysim.user_input import (
+    as_typed,
+    canonical,
+    may_change,
+    may_grow,
+    parse_json,
+    resume_advice,
+)
 
 PACKAGES = ("raysim-fl", "torch", "ray", "numpy", "pyarrow", "safetensors")
 
@@ -130,6 +137,20 @@ class RunDirectory:
         """Return `is_finished` by the settings of the run."""
         every = settings.evaluation.every
         return self.is_finished(settings.target_accuracy, settings.rounds, every)
+
+    def check_finished(self, raw: Mapping[str, Any], own_task: bool) -> None:
+        """Check that the run is finished, by what `read_config` has returned.
+
+        Raises:
+            RunError: it is not.
+        """
+        rounds = raw["rounds"]
+        if not self.is_finished(raw["target_accuracy"], rounds, raw["evaluation"]["every"]):
+            number = Checkpoints(self.checkpoints).words().get("round", 0)
+            raise RunError(
+                f"{self.path}: is unfinished: its checkpoints reach round {number} of {rounds};"
+                f" to finish it, {resume_advice(self.path, own_task=own_task)}"
+            )
 
     def holds_finished(self, settings: Settings) -> bool:
         """Return whether this is a finished run with equal settings and formula."""

@@ -87,19 +87,22 @@ def test_the_card_says_how_rows_become_inputs(folder, command, tmp_path):
     summary = json.loads((folder / "run/summary.json").read_text())
     assert f"| `final_accuracy` | {summary['final_accuracy']:.6g} |" in text
     settings = json.loads((tmp_path / "model_torch/settings.json").read_text())
+    assert "- round 4 of 4, 3 clients a round" in text
     assert settings["local"]["lr"] == 0.1 and "out" not in settings
 
 
 def test_a_clients_own_model(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
-    used.trained(tmp_path, **{"method.name": "ditto", "rounds": 2})
+    used.trained(tmp_path, **{"method.name": "ditto", "rounds": 2, "local.epochs": 1})
     command = used.command_in(tmp_path, monkeypatch, capsys)
     assert command("export", "run", "--to", "torch", "--client", "s1")[0] == 0
     found = load_file(tmp_path / "client_s1_torch/model.safetensors")
     own = raysim.client_model(tmp_path / "run", "s1")
     assert all(torch.equal(found[name], own[name]) for name in own)
     assert not any(torch.equal(found[n], t) for n, t in load_file("run/model.safetensors").items())
-    assert "# run\n\nThe model of client s1 of" in Path("client_s1_torch/README.md").read_text()
+    text = Path("client_s1_torch/README.md").read_text()
+    assert "# run\n\nThe model of client s1 of" in text
+    assert "- local training: 1 epoch, batches of" in text
 
 
 def test_weights_of_the_global_model_of_a_task_in_memory_too(tmp_path, monkeypatch, capsys):

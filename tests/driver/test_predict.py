@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 import raysim
+from raysim.errors import DataError
 from raysim.samples.arrow import open_split
 from raysim.storage.schema import SCHEMA
 from raysim.storage.sealed.words import sealed
@@ -188,6 +189,12 @@ def test_a_data_set_of_raysim_reads_arrays(tmp_path):
     assert found["prediction"].to_pylist() == [str(n) for n in expected.tolist()]
 
 
+def test_a_table_of_no_rows_is_an_error_of_the_data(folder, tmp_path):
+    path = used.write(tmp_path / "new.csv", [], used.COLUMNS[:-1])
+    with pytest.raises(DataError, match=r"new\.csv: has no rows"):
+        raysim.predict(folder / "run", path)
+
+
 def _without(name: str) -> Any:
     def write(run: Path, new: Path) -> None:
         keep = [n for n, column in enumerate(used.COLUMNS[:-1]) if column != name]
@@ -253,7 +260,7 @@ REFUSED = {
         "prediction,age,load,city,seen\n1,2,3,Rome,2024-01-01 10:00\n"
     ),
     "new.csv: has no rows": lambda run, new: new.write_text("age,load,city,seen\n"),
-    "preparation.json: not there: no round has begun, or an ear": _lost("preparation.json"),
+    "preparation.json: not there: it is lost, or an earlier": _lost("preparation.json"),
     "preparation.json: is damaged": _flipped("preparation.json"),
     f"schema=99 is not {SCHEMA}": _sealed(schema=99),
     "preparation.json: is damaged (outputs: Input should be g": _sealed(outputs=-1),
@@ -293,15 +300,33 @@ def test_a_place_that_is_no_good_is_refused(command, out, message):
     assert code == 2 and message in said and said.count("\n") == 1
 
 
-def test_an_unfinished_run_predicts_by_its_last_checkpoint(tmp_path, monkeypatch):
+UNFINISHED = (
+    "run: is unfinished: its checkpoints reach round {} of 4; to finish it, type: raysim resume run"
+)
+
+
+@pytest.mark.parametrize("reached", [2, 0])
+def test_the_model_of_an_unfinished_run_is_not_used(tmp_path, monkeypatch, capsys, reached):
+    """Neither for predictions nor for exports; what the line says to type finishes it."""
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
     used.write(tmp_path / "train.csv", used.rows(120))
     used.write(tmp_path / "test.csv", used.rows(40, seed=1))
     with pytest.raises(KeyboardInterrupt):
         raysim.run(used.settings(tmp_path), listener=StopAfter(2))
-    notes = Notes()
-    assert len(raysim.predict(tmp_path / "run", tmp_path / "test.csv", listener=notes)) == 40
-    assert notes.notes == [f"{tmp_path / 'run'}: is unfinished; the model is of round 2 of 4"]
+    if not reached:
+        shutil.rmtree(tmp_path / "run/checkpoints")  # as a kill before the first one leaves it
+    command, before = used.command_in(tmp_path, monkeypatch, capsys), used.files(tmp_path)
+    wanted = [
+        ("predict", "run", "test.csv", "-o", "out.csv"),
+        ("export", "run"),
+        ("export", "run", "--client", "s1"),
+        ("export", "run", "--to", "torch"),
+    ]
+    for words in wanted:
+        assert command(*words) == (2, "", f"raysim: {UNFINISHED.format(reached)}\n")
+    assert used.files(tmp_path) == before
+    assert command("resume", "run")[0] == 0
+    assert [command(*words)[0] for words in wanted] == [0] * len(wanted)
 
 
 def test_a_task_in_memory_has_no_preparation(tmp_path):

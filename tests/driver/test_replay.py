@@ -284,6 +284,33 @@ def test_the_next_round_of_an_interrupted_run_can_be_replayed(tmp_path):
     assert found.rows[0]["train_loss"] == loss
 
 
+def test_losses_are_on_the_samples_that_an_attack_has_changed(tmp_path):
+    """With one step of all samples, the loss before it is that of the recorded training."""
+    task, run = make_task((16, 24, 8, 12)), tmp_path / "run"
+    more = {"attack.name": "label_flip", "attack.fraction": 0.5, "local.batch_size": 24}
+    raysim.run(make_settings(run, fraction=1.0, rounds=2, **{"local.epochs": 1, **more}), task)
+    rows = pq.read_table(run / "clients.parquet").to_pylist()
+    for client in range(4):
+        (found,) = raysim.replay(run, 2, client, task).rows
+        (loss,) = (r["train_loss"] for r in rows if (r["round"], r["client"]) == (2, client))
+        assert found["loss_before"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_a_round_without_a_stored_row_is_replayed_and_told(tmp_path, monkeypatch, capsys):
+    """That of a run which has stopped before its first checkpoint, too."""
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    used.write(tmp_path / "train.csv", used.rows(120))
+    used.write(tmp_path / "test.csv", used.rows(40, seed=1))
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(used.settings(tmp_path, checkpoint_every=10), listener=StopAfter(1))
+    shutil.rmtree(tmp_path / "run/checkpoints")  # as a kill leaves it
+    command = used.command_in(tmp_path, monkeypatch, capsys)
+    code, out, said = command("replay", "run", "--round", "2", "--client", "s1")
+    assert code == 0 and said == ""
+    assert out.endswith("\nclients.parquet has no stored row to compare with\n")
+    assert "run: has no checkpoint, so data and code are not compared with the run's\n" in out
+
+
 def test_rounds_that_overlap_are_refused(tmp_path):
     task, run = make_task((16, 24, 8)), tmp_path / "run"
     more = {"method.name": "fedbuff", "clock.name": "devices"}

@@ -35,6 +35,7 @@ from raysim.driver.start.start import check_run
 from raysim.driver.uploads.dispatch import Dispatch, UploadStep
 from raysim.errors import RunError, SettingsError
 from raysim.execution.base import Call, InlineExecutor, Item, unnoticed
+from raysim.execution.client_jobs import ClientJobs
 from raysim.execution.messages import FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.process import own_modes, threads_of
 from raysim.execution.worker import WorkerSpec
@@ -51,7 +52,7 @@ from raysim.training.network import Network, score
 from raysim.user_input import parse_json
 
 LOSS_BEFORE, LOSS_AFTER, NORM = "loss_before", "loss_after", "update_norm"
-"""Figures of a replay: losses on the client's training samples, and the length of its update."""
+"""Figures of a replay: losses on the samples that it trained on, and the length of its update."""
 Row = dict[str, float]
 
 
@@ -98,6 +99,7 @@ class _Trained:
         last_pass: Number of the last pass that trains it; infinite if it is not known.
         models: For each pass, its tensors at the start and at the end.
         records: For each pass, the numbers of its row.
+        messages: For each pass, what was sent to train it.
         failure: Its failure, if it failed.
     """
 
@@ -106,6 +108,7 @@ class _Trained:
     last_pass: float
     models: list[tuple[Tensors, Tensors]] = field(default_factory=list)
     records: list[Row] = field(default_factory=list)
+    messages: list[PassMessage] = field(default_factory=list)
     failure: Failure | None = None
 
     def capture(self, view: View) -> None:
@@ -127,6 +130,7 @@ class _Trained:
         self.failure = next(iter(mine), None)
         records = (record for total in result.sums.values() for record in total.records)
         trained = {**next((r for r in records if r["client"] == self.client), {})}
+        self.messages.append(message)
         self.records.append({**trained, "pass": message.pass_number})
         if self.failure or message.pass_number >= self.last_pass:
             raise _EndError
@@ -307,6 +311,10 @@ def _check_identity(
         RunError: they are others, and this is not forced.
     """
     sealed = Checkpoints(run_dir.checkpoints).identity()
+    if not sealed:
+        listener.note(
+            f"{run_dir.path}: has no checkpoint, so data and code are not compared with the run's"
+        )
     identity = {name: value for name, value in checked.identity.items() if name != INITIAL_MODEL}
     if parts := differing_parts(sealed, identity):
         told = f"{run_dir.path}: is of other data or code: {', '.join(parts)}"
@@ -379,21 +387,25 @@ def _stored_rows(run_dir: RunDirectory, number: int, client: int) -> list[Row]:
 
 
 def _replayed(trained: _Trained, checked: CheckedRun, stored: Sequence[Row]) -> Replay:
-    samples = OpenedSamples(checked.federation, CPU).client(trained.client)
-    samples = samples._replace(scoring=checked.federation.scoring)
+    opened = OpenedSamples(checked.federation, CPU)
+    jobs = ClientJobs(checked.settings, checked.federation, checked.spec.states, opened)
     network = Network(copy.deepcopy(checked.network))
     network.eval()
 
-    def loss(tensors: Tensors) -> float:
+    def loss(message: PassMessage, tensors: Tensors) -> float:
+        samples = jobs.of_client(message, trained.client)
+        samples = samples._replace(scoring=checked.federation.scoring)
         network.load(tensors)
         with torch.no_grad():
             return score(network, samples)[0][0] / len(samples.y)
 
     rows: list[Row] = []
-    for (start, end), record in zip(trained.models, trained.records, strict=True):
+    of_passes = zip(trained.models, trained.records, trained.messages, strict=True)
+    for (start, end), record, message in of_passes:
         moved = (end[name] - tensor for name, tensor in start.items() if tensor.is_floating_point())
         norm = math.sqrt(sum(float(change.double().square().sum()) for change in moved))
-        rows.append({**record, LOSS_BEFORE: loss(start), LOSS_AFTER: loss(end), NORM: norm})
+        losses = {LOSS_BEFORE: loss(message, start), LOSS_AFTER: loss(message, end)}
+        rows.append({**record, **losses, NORM: norm})
     by_pass = {row["pass"]: row for row in stored}
     compared = [_compared(row, by_pass.get(row["pass"], {})) for row in trained.records]
     return Replay(
