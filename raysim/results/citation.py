@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
@@ -11,6 +12,7 @@ from raysim.errors import visible
 from raysim.results.compare import RunGroup, comparison, judged_columns
 from raysim.results.metrics import Metric
 from raysim.results.references import SHOWN_DIGITS
+from raysim.results.render.grid import FEW_NOTE
 from raysim.results.runs import RunRecord, result_settings
 from raysim.storage.checkpoints import SAMPLES
 from raysim.user_input import key_text
@@ -35,6 +37,7 @@ def citation(groups: Sequence[RunGroup], columns: Sequence[tuple[str, Metric, st
     versions = dict.fromkeys(map(software_of, records))
     software = "; ".join(_version(*version) for version in versions)
     notes = "; ".join(" ".join(line.split()) for line in words)
+    started = max(filter(None, map(started_in, records)), default=None)
     entries = [
         _entry(
             "software",
@@ -52,7 +55,7 @@ def citation(groups: Sequence[RunGroup], columns: Sequence[tuple[str, Metric, st
             {
                 "title": "Results of simulated federated learning: "
                 + ", ".join(group.label for group in groups),
-                "year": max(map(started_in, records))[:4],
+                **({"year": started[:4]} if started else {}),
                 "howpublished": "runs of raysim",
                 "note": notes,
             },
@@ -82,9 +85,12 @@ def data_of(record: RunRecord) -> tuple[str, dict[str, str]]:
     return name, {part: digest for part, digest in digests.items() if digest}
 
 
-def started_in(record: RunRecord) -> str:
-    """Return the moment at which a run started, as it records it."""
-    return str(record.environment.get("started", UNKNOWN))
+def started_in(record: RunRecord) -> str | None:
+    """Return the moment at which a run started, in ISO 8601; None if it records none."""
+    try:
+        return datetime.fromisoformat(str(record.environment.get("started"))).isoformat()
+    except ValueError:
+        return None
 
 
 def _words(
@@ -106,6 +112,8 @@ def _words(
             f"{column} {entry.text}" for column, entry in zip(grid.header[2:], row[2:], strict=True)
         )
         yield _line("figures", f"{group.label}: {', '.join([f'{row[1].text} rounds', *figures])}")
+    if FEW_NOTE in grid.notes:
+        yield _line("note", FEW_NOTE)
 
 
 def _line(name: str, text: str) -> str:

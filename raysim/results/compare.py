@@ -18,7 +18,7 @@ from raysim.results.references import UNREAD, reference_settings
 from raysim.results.render import Entry, Footnotes, Grid, grid_of
 from raysim.results.runs import RunRecord, State, result_settings
 from raysim.results.tables import ResultCell, ResultTable, differing_keys
-from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, TEST_SAMPLES
+from raysim.storage.checkpoints import LOCAL_TEST_SAMPLES, SAMPLES, TEST_SAMPLES
 from raysim.storage.schema import table_of
 from raysim.storage.summary import (
     is_accuracy,
@@ -30,7 +30,8 @@ IN_PROGRESS: tuple[State, ...] = ("running", "interrupted")
 SO_FAR = "such runs have separate rows, with the values of the rounds so far, and are not compared"
 STATES: Mapping[State, str] = {
     "running": f"running: a process writes to it; {SO_FAR}.",
-    "interrupted": f"interrupted: its process is gone (raysim resume goes on with it); {SO_FAR}.",
+    "interrupted": "interrupted: its process is gone (raysim resume goes on with its run directory,"
+    f" not with an archive); {SO_FAR}.",
     "diverged": "diverged: an update or a loss is not finite; the run has no values.",
     "failed": "failed: an error ended the run; it has no values.",
 }
@@ -48,6 +49,7 @@ SETS = {
     TRAIN_SET.samples: "train set ",
 }
 """Sets of samples of the main score in words."""
+PATH = "dataset.path"
 COMPONENTS = ("dataset.name", "partition.name", "model.name", "method.name")
 
 
@@ -160,7 +162,8 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
     """Group runs by their settings; a second run of one seed is in another group.
 
     Runs in progress are in separate groups, because their values and final ones have no common
-    mean; so are runs with other revisions of their components.
+    mean; so are runs with other revisions of their components. A path of equal samples decides
+    nothing: an archive has its last part alone.
 
     Args:
         records: The runs.
@@ -175,10 +178,14 @@ def group_runs(records: Sequence[RunRecord], metrics: Sequence[Metric] = ()) -> 
     revisions = revisions_of(records)
     runs: dict[str, list[RunRecord]] = {}
     settings: list[dict[str, Any]] = []
+    paths: dict[tuple[str | None, ...], Any] = {}
     for record in records:
         shown_settings = result_settings(record.settings) | (
             reference_settings(record) if by_reference else {}
         )
+        samples = tuple(map(record.sealed, SAMPLES.values()))
+        if PATH in shown_settings and None not in samples:
+            shown_settings[PATH] = paths.setdefault(samples, shown_settings[PATH])
         in_progress = record.state in IN_PROGRESS
         text = key_text(shown_settings, record.own_task, in_progress, revisions[record.path])
         key, again = text, 1

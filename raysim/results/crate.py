@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
-from raysim.results.citation import data_of, software_of, started_in
+from raysim.results.citation import UNKNOWN, data_of, software_of, started_in
 from raysim.results.runs import RunRecord
 
 CRATE = "ro-crate-metadata.json"
 CONTEXT = "https://w3id.org/ro/crate/1.1/context"
+FURTHER = {"sha256": "http://schema.org/sha256"}
+"""Terms of schema.org that the context of RO-Crate 1.1 lacks."""
 PROFILE = "https://w3id.org/ro/crate/1.1"
 FORMATS = {
     ".json": "application/json",
@@ -50,11 +54,11 @@ def crate_of(
         "@id": "./",
         "@type": "Dataset",
         "name": f"{root}: results of simulated federated learning",
-        "description": f"Settings and measured values of {len(runs)} runs of raysim.",
-        "datePublished": max(map(started_in, runs)),
+        "description": f"Settings and measured values of runs of raysim: {len(runs)}.",
+        "datePublished": max(started_in(run) or _written(run) for run in runs),
         "license": _id(licence),
         "hasPart": [_id(entity) for entity in entities],
-        "mentions": [_id(action) for action in whose],
+        "mentions": [_id(entity) for entity in (*data.values(), *whose)],
     }
     descriptor: Entity = {
         "@id": CRATE,
@@ -63,17 +67,28 @@ def crate_of(
         "about": {"@id": "./"},
     }
     graph = [descriptor, results, licence, *software.values(), *data.values(), *whose, *entities]
-    return {"@context": CONTEXT, "@graph": graph}
+    return {"@context": [CONTEXT, FURTHER], "@graph": graph}
 
 
 def _id(entity: Entity) -> Entity:
     return {"@id": entity["@id"]}
 
 
+def _address(name: str) -> str:
+    """Return the address of a file or folder in the archive: its name, quoted as URIs demand."""
+    return quote(name, safe="/=,+@()")
+
+
+def _written(run: RunRecord) -> str:
+    """Return the moment at which a run's settings were written, for one that records no start."""
+    modified = (run.path / "config.json").stat().st_mtime
+    return datetime.fromtimestamp(modified, UTC).isoformat(timespec="seconds")
+
+
 def _file(name: str, source: Path | bytes) -> Entity:
     content = source if isinstance(source, bytes) else source.read_bytes()
     return {
-        "@id": name,
+        "@id": _address(name),
         "@type": "File",
         "name": PurePosixPath(name).name,
         "encodingFormat": FORMATS[PurePosixPath(name).suffix],
@@ -85,7 +100,7 @@ def _file(name: str, source: Path | bytes) -> Entity:
 def _software(run: RunRecord) -> Entity:
     version, commit = software_of(run)
     return {
-        "@id": f"#raysim-{version}-{commit or 'unknown'}",
+        "@id": f"#{_address(f'raysim-{version}-{commit or UNKNOWN}')}",
         "@type": "SoftwareApplication",
         "name": "raysim",
         "softwareVersion": f"{version}, commit {commit}" if commit else version,
@@ -104,13 +119,14 @@ def _data(run: RunRecord) -> Entity:
 
 def _action(run: RunRecord, folder: str, files: Sequence[str]) -> Entity:
     own = [name for name in files if name.startswith(f"{folder}/")]
-    inputs = [_id(_data(run)), {"@id": f"{folder}/config.json"}]
+    inputs = [_id(_data(run)), {"@id": _address(f"{folder}/config.json")}]
+    started = started_in(run)
     return {
-        "@id": f"#{folder}",
+        "@id": f"#{_address(folder)}",
         "@type": "CreateAction",
         "name": f"run {folder}: {run.settings.get('method.name')}, seed {run.seed}, {run.state}",
-        "startTime": started_in(run),
+        **({"startTime": started} if started else {}),
         "instrument": _id(_software(run)),
         "object": inputs,
-        "result": [{"@id": name} for name in own if name != f"{folder}/config.json"],
+        "result": [{"@id": _address(name)} for name in own if name != f"{folder}/config.json"],
     }

@@ -214,6 +214,7 @@ def test_the_comparison(grouped):
     assert second["rounds to 0.625"] == "- (0/1, 1 not reached so far, at best 50.00%)"
     assert not any(row[2].bold for row in grid.rows)  # one is finished, and compared with none
     assert grid.notes[0].startswith("interrupted: its process is gone")
+    assert "resume goes on with its run directory, not with an archive" in grid.notes[0]
     assert "final(test_accuracy): the last value of test_accuracy." in grid.notes
     assert len(set(grid.notes)) == len(grid.notes)
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import stat
 import zipfile
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 import raysim
 from raysim.results import packed
 from raysim.results.packed import cut
+from raysim.storage.revisions import revisions_of
+from raysim.storage.sealed.words import write_sealed
 from tests.blobs import Blobs
 from tests.cli.test_app import one_line_error, raysim_command  # noqa: F401 - a fixture
 from tests.results.conftest import make_rows, write_run_at
+from tests.tasks import long_settings
 
 CRATE = "ro-crate-metadata.json"
 PROFILE = {"@id": "https://w3id.org/ro/crate/1.1"}
@@ -75,23 +80,77 @@ def test_the_crate_describes_each_file(raysim_command, sweep):  # noqa: F811
     with zipfile.ZipFile("results.zip") as archive:
         crate = json.loads(archive.read(CRATE))
         contents = {name: archive.read(name) for name in archive.namelist()}
-    graph = {entity["@id"]: entity for entity in crate["@graph"]}
+    assert all(" " not in entity["@id"] for entity in crate["@graph"])
+    graph = {unquote(entity["@id"]): entity for entity in crate["@graph"]}
     assert len(graph) == len(crate["@graph"])
-    assert crate["@context"] == "https://w3id.org/ro/crate/1.1/context"
+    assert crate["@context"] == [
+        *("https://w3id.org/ro/crate/1.1/context", {"sha256": "http://schema.org/sha256"})
+    ]
     assert graph[CRATE]["conformsTo"] == PROFILE and graph[CRATE]["about"] == {"@id": "./"}
     root = graph["./"]
     assert root["@type"] == "Dataset" and root["datePublished"][:2] == "20"
-    assert {part["@id"] for part in root["hasPart"]} == contents.keys() - {CRATE}
-    for part in root["hasPart"]:
-        file, content = graph[part["@id"]], contents[part["@id"]]
+    parts = [unquote(part["@id"]) for part in root["hasPart"]]
+    assert {*parts} == contents.keys() - {CRATE}
+    for part in parts:
+        file, content = graph[part], contents[part]
         assert file["@type"] == "File" and file["contentSize"] == str(len(content))
         assert file["sha256"] == hashlib.sha256(content).hexdigest()
-    runs = [graph[run["@id"]] for run in root["mentions"]]
-    assert [run["@type"] for run in runs] == ["CreateAction"] * 2
+    data, *runs = [graph[unquote(entity["@id"])] for entity in root["mentions"]]
+    assert [data["@type"], *(run["@type"] for run in runs)] == ["Dataset", *["CreateAction"] * 2]
     for run in runs:
-        assert graph[run["instrument"]["@id"]]["name"] == "raysim"
-        assert all(entity["@id"] in graph for entity in [*run["object"], *run["result"]])
+        assert graph[unquote(run["instrument"]["@id"])]["name"] == "raysim"
+        assert run["object"][0]["@id"] == data["@id"]
+        assert all(unquote(entity["@id"]) in graph for entity in [*run["object"], *run["result"]])
         assert f"seed {run['@id'][-1]}" in run["name"]
+
+
+@pytest.mark.parametrize(
+    ("started", "known"),
+    [
+        ("2026-01-01T10:00:00+00:00", "2026-01-01T10:00:00+00:00"),
+        ("<script>", None),
+        ("unknown", None),
+        (None, None),
+    ],
+)
+def test_a_start_that_is_no_date(raysim_command, tmp_path, started, known):  # noqa: F811
+    """The crate is dated by the settings' file; neither the action nor BibTeX has a date."""
+    run = write_run_at(tmp_path / "a #1%", make_rows([0.5]))
+    (run / "environment.json").write_text(json.dumps({"started": started}))
+    os.utime(run / "config.json", (0, 0))
+    raysim_command("pack", str(run))
+    with zipfile.ZipFile("results.zip") as archive:
+        graph = {entity["@id"]: entity for entity in json.loads(archive.read(CRATE))["@graph"]}
+    assert graph["./"]["datePublished"] == (known or "1970-01-01T00:00:00+00:00")
+    assert graph["./"]["description"].endswith(" of runs of raysim: 1.")
+    assert graph["#a%20%231%25"].get("startTime") == known
+    assert "a%20%231%25/config.json" in graph
+    raysim_command("report", "results.zip", "-o", "cite.bib")
+    cited = Path("cite.bib").read_text()
+    assert ("year = {2026}" in cited) == ("year" in cited) == bool(known)
+    assert "note      *: fewer than 3 seeds." in cited
+
+
+@pytest.mark.parametrize(("digest", "groups"), [("1", 1), ("2", 2), (None, 2)])
+def test_a_path_of_equal_samples_decides_nothing(
+    raysim_command,  # noqa: F811
+    tmp_path,
+    digest,
+    groups,
+):
+    """Which an archive has without its folder; a run without digests is of its path."""
+    for seed, own in enumerate(["1", digest]):
+        place = {"dataset.name": "files", "dataset.path": str(tmp_path / "mine.csv")}
+        run = write_run_at(tmp_path / f"run{seed}", make_rows([0.5]), seed=seed, **place)
+        if own:
+            (run / "checkpoints/round_000001").mkdir(parents=True)
+            identity = {"training samples": own, "test samples": "0"}
+            identity |= revisions_of(long_settings(run))
+            write_sealed(run / "checkpoints/round_000001", {"identity": identity})
+    raysim_command("pack", "run0")
+    code, said, err = raysim_command("compare", "results.zip", "run1", "--json")
+    assert (code, err) == (0, "")
+    assert len(json.loads(said)["groups"]) == groups
 
 
 def test_a_report_of_an_archive(raysim_command, write_run, tmp_path):  # noqa: F811
