@@ -13,6 +13,8 @@ LEAST_SIDE = 8
 """Pixels of the shorter side from which on a convolution is added, which halves it."""
 CHANNELS = (32, 64)
 """Channels of the first convolution, and of each further one."""
+GROUPS = 8
+"""Groups of channels that are normalised, which keeps steps of images and of tables alike."""
 UNITS = 128
 
 
@@ -27,7 +29,8 @@ class ByShape(Model):
         layers: list[nn.Module] = []
         while min(height, width) >= LEAST_SIDE:
             outputs = CHANNELS[1 if layers else 0]
-            layers += convolution(channels, outputs, kernel=3, padding=1, pool=nn.MaxPool2d(2))
+            pool = nn.Sequential(nn.GroupNorm(GROUPS, outputs, affine=False), nn.MaxPool2d(2))
+            layers += convolution(channels, outputs, kernel=3, padding=1, pool=pool)
             channels, height, width = outputs, height // 2, width // 2
         flat = channels * height * width
         return Staged(
