@@ -63,7 +63,7 @@ def estimate(settings: Settings) -> Estimate:
     cost = RunCost()
     parts, pace, size = cost.parts(settings), cost.pace(settings), cost.size(settings)
     actors = actors_of(settings)
-    up, down = (_bytes_of_round(settings, pace, name) for name in ("bytes_up", "bytes_down"))
+    up, down = (bytes_of_round(settings, pace, name) for name in ("bytes_up", "bytes_down"))
     return Estimate(
         seconds=with_actors(parts, settings, actors),
         actors=actors,
@@ -104,10 +104,18 @@ def peak_memory() -> float:
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
-def _bytes_of_round(settings: Settings, pace: Pace, column: str) -> float:
-    """Return the bytes of a round: those of a client in the last measured one, of which all m."""
-    row = pace.rows[-1]
-    return float(row[column] / max(row["clients"], 1)) * trained_clients(settings)
+def bytes_of_round(settings: Settings, pace: Pace, column: str) -> float:
+    """Return the bytes of a round: those of a client in the measured ones, of which all m.
+
+    Asynchronous rounds have a model down for each update, but the clients of the first round start
+    at once, and later ones in groups: few rounds have no mean.
+    """
+    asynchrony, rows = settings.asynchrony, pace.rows
+    total, clients = (sum(row[name] for row in rows) for name in (column, "clients"))
+    if asynchrony and column == "bytes_down":
+        first = rows[0]
+        total, clients = first[column], max(asynchrony.concurrency, first["clients"])
+    return float(total / max(clients, 1)) * trained_clients(settings)
 
 
 def disk_of(settings: Settings, pace: Pace, size: DataSize) -> float:
@@ -120,20 +128,39 @@ def disk_of(settings: Settings, pace: Pace, size: DataSize) -> float:
     """
     rounds, cohort, every = settings.rounds, trained_clients(settings), settings.checkpoint_every
     share = min(cohort / settings.clients, 1)
-    taken_part = settings.clients * (1 - (1 - share) ** rounds)
+    taken_part = settings.clients * _taking_part(share, rounds)
     kept = min(KEPT_CHECKPOINTS, -(-rounds // every))
     files, states = _by_part(pace.files), _states(pace.files)
-    # Two checkpoints keep older states of the clients that came again between them and the end.
-    again = cohort * min(rounds, every + rounds % every) * taken_part / settings.clients
     return (
         kept * (files.get("checkpoints", 0.0) + CLIENT_WORDS * taken_part)
         + files.get(MODEL, 0.0) * (1 + settings.keep_clients * cohort)
         + files.get(BEST_MODEL, 0.0)
         + files.get("events", 0.0) / len(pace.rows) * rounds
         + CLIENT_ROW * cohort * rounds
-        + (files[OF_STATES] / states * (taken_part + again) if states else 0.0)
+        + (files[OF_STATES] / states * _kept_states(settings) if states else 0.0)
         + INDEX * float(size.clients.sum()) * size.are_listed
     )
+
+
+def _kept_states(settings: Settings) -> float:
+    """Return the number of clients' states at the end of a run.
+
+    The last round keeps all states since the older of the two checkpoints before it, and the newest
+    before that one. Without a checkpoint before it, clients keep their last two.
+    """
+    rounds, cohort, every = settings.rounds, trained_clients(settings), settings.checkpoint_every
+    share = min(cohort / settings.clients, 1)
+    before = (rounds - 1) // every
+    if not before:
+        twice = _taking_part(share, rounds) - rounds * share * (1 - share) ** (rounds - 1)
+        return settings.clients * (_taking_part(share, rounds) + twice)
+    older = max(before + 1 - KEPT_CHECKPOINTS, 1) * every
+    return cohort * (rounds - older) + settings.clients * _taking_part(share, older)
+
+
+def _taking_part(share: float, rounds: int) -> float:
+    """Return the expected share of clients that take part, of which each round draws a share."""
+    return float(1 - (1 - share) ** rounds)
 
 
 def _by_part(files: Mapping[str, int]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from raysim.clock import CLOCKS
 from raysim.display.units import in_fitting_unit
 from raysim.selection import SELECTIONS
 from raysim.tuning import estimates
-from raysim.tuning.estimates import disk_of, with_actors
+from raysim.tuning.estimates import bytes_of_round, disk_of, with_actors
 from raysim.tuning.tables import work
 from raysim.tuning.tables.work import DataSize, Pace, Seconds
 from tests.cli.test_app import one_line_error, raysim_command  # noqa: F401 - a fixture
@@ -158,7 +158,7 @@ def test_actors_share_a_rounds_clients(monkeypatch, given, actors, total):
 
 
 def test_disk_by_hand():
-    """100 clients that all take part: a state of 700 bytes each, one more for 30 rounds of all."""
+    """100 clients that all take part: a state of 700 bytes each for rounds 10 to 30."""
     files = {
         **{"checkpoints/round_000001/state": 9_000, "checkpoints/round_000002/state": 1_000},
         **{"model.safetensors": 400, "model_best.safetensors": 500, "events.out.1": 60},
@@ -168,8 +168,33 @@ def test_disk_by_hand():
     settings = raysim.load_config("mnist-fedavg", {"rounds": 30, "fraction": 1.0})
     size = DataSize(np.full(100, 600), 10_000, are_listed=True)
     expected = 2 * (1_000 + 48 * 100) + 400 + 500 + 30 * 30 + 24 * 100 * 30
-    expected += 700 * (100 + 100 * 10) + 8 * 60_000
+    expected += 700 * (100 + 100 * 20) + 8 * 60_000
     assert disk_of(settings, pace, size) == pytest.approx(expected)
     few = settings.override({"checkpoint_every": 30, "rounds": 1, "keep_clients": True})
-    expected = 1_000 + 48 * 100 + 400 * 101 + 500 + 30 + 24 * 100 + 700 * 200 + 8 * 60_000
+    expected = 1_000 + 48 * 100 + 400 * 101 + 500 + 30 + 24 * 100 + 700 * 100 + 8 * 60_000
     assert disk_of(few, pace, size) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("rounds", "fraction"), [(10, 1.0), (10, 0.5), (30, 1.0), (37, 0.5)])
+def test_the_disk_has_as_many_states_as_a_run_keeps(tmp_path, rounds, fraction):
+    given = {"rounds": rounds, "fraction": fraction, "method.name": "ditto"}
+    (tmp_path / "my.toml").write_text(FILE.format(rounds=30))
+    settings = raysim.load_config(tmp_path / "my.toml", given | {"out": str(tmp_path / "run")})
+    found = [*raysim.run(settings).run_dir.glob("clients/**/*.safetensors")]
+    states = {f"clients/{path.name}": 1_000_000 for path in found}
+    pace, size = Pace(1.0, 1.0, rows=[{}], files=states), DataSize(np.full(8, 4), 0)
+    estimate = disk_of(settings, pace, size) / 1e6
+    assert estimate == pytest.approx(len(found), rel=0.15)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbuff", "fedat", "fedasync"])
+def test_bytes_are_those_of_the_rounds_whose_first_ones_are_measured(tmp_path, method):
+    (tmp_path / "my.toml").write_text(FILE.format(rounds=12))
+    given = {"method.name": method, "out": str(tmp_path / "run")}
+    given |= {"method.tiers": 2} if method == "fedat" else {}
+    settings = raysim.load_config(tmp_path / "my.toml", given)
+    rows = raysim.run(settings).metrics.to_pylist()
+    for column in ("bytes_up", "bytes_down"):
+        measured = Pace(1.0, 1.0, rows=rows[:3])
+        mean = sum(row[column] for row in rows) / len(rows)
+        assert 0.5 * mean < bytes_of_round(settings, measured, column) < 1.6 * mean
