@@ -25,7 +25,7 @@ Runs = Annotated[
     typer.Argument(
         parser=path_option("RUN"),
         metavar="RUN...",
-        help="run directories, or archives of raysim pack",
+        help="run directories, folders of them, or archives of raysim pack",
     ),
 ]
 Target = Annotated[

@@ -72,7 +72,7 @@ def software_of(record: RunRecord) -> tuple[str, str | None]:
     commit = told.get("commit")
     if commit and told.get("changed"):
         commit = f"{commit} with changes"
-    return str(version or UNKNOWN), commit and str(commit)
+    return str(version or UNKNOWN), str(commit) if commit else None
 
 
 def data_of(record: RunRecord) -> tuple[str, dict[str, str]]:

@@ -142,8 +142,8 @@ def _write(out: Path, files: Mapping[str, Path | bytes], crate: Mapping[str, Any
 def opened(paths: Sequence[Path]) -> Iterator[tuple[list[Path], Callable[[str], str]]]:
     """Yield the run directories that paths name, and a function that shows a text about them.
 
-    An archive stands for its runs, which lie in a temporary folder until the body ends. A text
-    names them as the archive does, after its own name if there are several.
+    A folder of runs stands for these, and an archive, too: they lie in a temporary folder until the
+    body ends. A text names them as the archive does, after its own name if there are several.
 
     Raises:
         RunError: an archive is damaged, too large or no archive of results.
@@ -155,7 +155,9 @@ def opened(paths: Sequence[Path]) -> Iterator[tuple[list[Path], Callable[[str], 
         for path in paths:
             if path in places and not places[path].exists():
                 unpack(path, places[path])
-            found += sorted(runs_below(places[path])) if path in places else [path]
+            place = places.get(path, path)
+            is_run = (place / "config.json").is_file()
+            found += [place] if is_run else sorted(runs_below(place)) or [place]
 
         def shown(text: str) -> str:
             for path, place in places.items():

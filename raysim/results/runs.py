@@ -72,6 +72,7 @@ def with_deployed(metrics: pa.Table) -> pa.Table:
 State = Literal["finished", "running", "interrupted", "diverged", "failed"]
 PAGE = "report.html"
 """Name of the page in the folder of a table's, a sweep's or a study's runs."""
+EVERY = "evaluation.every"
 OF_TRAINING = ("train_loss", "test_loss")
 
 
@@ -177,7 +178,7 @@ class RunRecord:
         points = [(n, v) for n, v in zip(numbers, values, strict=True) if v is not None]
         if self.column(column).scored is None:
             return points
-        every = self.settings["evaluation.every"]
+        every = self.settings[EVERY]
         rounds = end_of(self.summary or {}, self.settings["rounds"])
         return [point for point in points if is_counted(point[0], every, rounds)]
 
@@ -211,7 +212,7 @@ def read_run(path: Path) -> RunRecord:
     scored = by_scored(declared_in(metrics.schema).values())
     own_models = any(score.model == PERSONAL for score in scored)
     metrics = with_deployed(metrics)
-    every = settings["evaluation.every"]
+    every = settings[EVERY]
     finished = directory.is_finished(target, rounds, every)
     summary = _json(directory.summary) if finished else None
     state, error = _end(directory, metrics, finished=summary is not None)
@@ -274,8 +275,9 @@ def _settings(directory: RunDirectory) -> tuple[dict[str, Any], bool]:
         raise RunError(f"{directory.path}: holds no run{_instead(directory.path)}")
     recorded, own_task = recorded_settings(directory.config, values)
     settings = canonical(recorded)
-    for key, meaning in (("seed", "seed"), ("rounds", "number of rounds")):
-        if type(settings[key]) is not int:
+    rounds = "number of rounds"
+    for key, least, meaning in (("seed", 0, "seed"), ("rounds", 0, rounds), (EVERY, 1, rounds)):
+        if type(settings[key]) is not int or settings[key] < least:
             raise RunError(f"{directory.config}: {key}={settings[key]!r} is no {meaning}")
     return settings, own_task
 

@@ -156,12 +156,12 @@ class Checkpoints:
 
     def identity(self) -> dict[str, Any]:
         """Return the identity at the newest readable checkpoint; empty without one."""
-        return self.words().get("identity") or {}
+        identity = self.words().get("identity")
+        return identity if isinstance(identity, dict) else {}
 
     def revisions(self) -> dict[str, Any] | None:
         """Return the revisions of the run's components, None without a readable checkpoint."""
-        identity = self.identity()
-        return sealed_revisions(identity) if identity else None
+        return sealed_revisions(self.identity())
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
         """Return the folder of the newest checkpoint and its words; None where it is damaged."""

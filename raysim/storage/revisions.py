@@ -38,9 +38,10 @@ def revisions_of(settings: Settings) -> dict[str, Any]:
     }
 
 
-def sealed_revisions(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the revisions in the identity of a checkpoint."""
-    return {name: identity[name] for name in (FORMULA, *COMPONENTS)}
+def sealed_revisions(identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the revisions in the identity of a checkpoint; None if it lacks one."""
+    names = (FORMULA, *COMPONENTS)
+    return {name: identity[name] for name in names} if identity.keys() >= {*names} else None
 
 
 def in_words(revisions: Mapping[str, Any]) -> str:

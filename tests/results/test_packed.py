@@ -18,7 +18,7 @@ import raysim
 from raysim.results import packed
 from raysim.results.packed import cut
 from raysim.storage.revisions import revisions_of
-from raysim.storage.sealed.words import write_sealed
+from raysim.storage.sealed.words import sealed, write_sealed
 from tests.blobs import Blobs
 from tests.cli.test_app import one_line_error, raysim_command  # noqa: F401 - a fixture
 from tests.results.conftest import make_rows, write_run_at
@@ -52,6 +52,8 @@ def test_an_archive_compares_as_its_folder_does(raysim_command, sweep, tmp_path)
     ]
     assert len(json.loads(there)["groups"]) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["results.zip"]
+    _, whole, _ = raysim_command("compare", str(sweep), "--json")
+    assert json.loads(whole) == json.loads(here)
 
 
 def test_an_archive_has_no_checkpoint_and_no_path(raysim_command, sweep, tmp_path):  # noqa: F811
@@ -170,6 +172,36 @@ def test_a_report_of_an_archive(raysim_command, write_run, tmp_path):  # noqa: F
     for figure in ("50.00 ± 17.68 (n=2)*", "50.00 +/- 17.68 (n=2)*"):  # in words, in BibTeX
         assert figure in cited
     assert "  year = {2026}," in cited and "licence: that of its source" in cited
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "said"),
+    [
+        ("config.json", {"evaluation": {"every": 0}}, "evaluation.every=0 is no number of rounds"),
+        ("config.json", {"evaluation": {"every": "x"}}, "evaluation.every='x' is no number of"),
+        ("config.json", {"seed": -1}, "seed=-1 is no seed"),
+        ("environment.json", {"source": {"commit": []}, "packages": []}, ""),
+        ("checkpoints/round_000001/state.json", {"identity": []}, ""),
+        ("checkpoints/round_000001/state.json", {"identity": {"version": 1}}, ""),
+    ],
+)
+def test_odd_values_end_in_one_line(raysim_command, tmp_path, file, changes, said):  # noqa: F811
+    """An archive may say anything; "" where what is odd is taken as unknown."""
+    path = write_run_at(tmp_path / "run", make_rows([0.5])) / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    recorded = json.loads(path.read_text()) if path.exists() else {}
+    for part, odd in changes.items():
+        is_part = isinstance(odd, dict)
+        recorded[part] = recorded.get(part, {}) | odd if is_part else odd
+    path.write_text(json.dumps(sealed(recorded)))
+    with zipfile.ZipFile("results.zip", "w") as archive:
+        for each in (path for path in (tmp_path / "run").rglob("*.*") if path.stem != "model"):
+            archive.write(each, f"run/{each.relative_to(tmp_path / 'run')}")
+    done = raysim_command("report", "results.zip", "-o", "cite.bib")
+    if said:
+        assert said in one_line_error(done)
+    else:
+        assert done == (0, "citation: cite.bib\n", "")
 
 
 def test_several_archives_are_told_apart(raysim_command, tmp_path):  # noqa: F811
