@@ -94,9 +94,8 @@ def _cohort(settings: Settings) -> str:
 def _local(settings: Settings) -> str:
     """Return the local steps of a client in words, and the settings that are no default."""
     local = settings.local
-    work = f"{local.steps} steps" if local.steps else f"{local.epochs} epochs"
     batch = "all its samples" if local.batch_size == "full" else f"{local.batch_size} samples"
-    words = f"{work} on batches of {batch}, {local.optimizer} at rate {local.lr:g}"
+    words = f"{local.work_in_words} on batches of {batch}, {local.optimizer} at rate {local.lr:g}"
     if local.train:
         words = f"The loop {local.train}, given {words}"
     defaults = type(local)().model_dump(mode="json")

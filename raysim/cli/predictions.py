@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 console = Console(emoji=False)
-SHOWN_ROWS, SHOWN_COLUMNS = 10, 8
+SHOWN_ROWS, SHOWN_COLUMNS = 10, 7
 """Most rows and columns that are printed."""
 
 

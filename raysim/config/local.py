@@ -142,6 +142,12 @@ class LocalSettings(RateSettings):
         return self.epochs if self.steps is None else LocalSteps(self.steps)
 
     @property
+    def work_in_words(self) -> str:
+        """Number of local epochs, or of local steps in their place."""
+        number, thing = (self.steps, "step") if self.steps else (self.epochs, "epoch")
+        return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+    @property
     def batching(self) -> Batching:
         """Batches of an epoch."""
         return Batching(self.batch_size, self.drop_last)

@@ -135,8 +135,7 @@ def _data(model: TrainedModel) -> Iterator[str]:
     for key in ("target", "client"):
         if value := getattr(settings.dataset, key, None):
             yield f"- {key}: {_code(value)}"
-    clients = _counted(settings.clients, "client")
-    yield f"- partition: {_code(called(settings.partition))}, {clients}"
+    yield f"- partition: {_code(called(settings.partition))}, {settings.clients} clients"
     digest = Checkpoints(RunDirectory(model.run).checkpoints).identity().get(TRAINING_SAMPLES)
     if digest:
         yield f"- sha256 of the prepared training samples: `{digest}`"
@@ -144,12 +143,11 @@ def _data(model: TrainedModel) -> Iterator[str]:
 
 def _training(model: TrainedModel) -> Iterator[str]:
     settings, local = model.settings, model.settings.local
-    work = _counted(local.steps, "step") if local.steps else _counted(local.epochs, "epoch")
-    clients = _counted(settings.cohort_size, "client")
-    yield f"- round {_summary(model)['rounds']} of {settings.rounds}, {clients} a round"
+    rounds = f"round {_summary(model)['rounds']} of {settings.rounds}"
+    yield f"- {rounds}, {settings.cohort_size} clients a round"
     yield f"- method: {_code(called(settings.method))}"
     yield (
-        f"- local training: {work}, batches of {local.batch_size},"
+        f"- local training: {local.work_in_words}, batches of {local.batch_size},"
         f" {_code(called(local.build_optimizer()))}, learning rate {local.lr:g}"
     )
     yield f"- network: {_code(called(settings.model))}, seed {settings.seed}"
@@ -170,10 +168,6 @@ def _metrics(model: TrainedModel) -> Iterator[str]:
 
 def _summary(model: TrainedModel) -> dict[str, Any]:
     return dict(parse_json(RunDirectory(model.run).summary.read_text("utf-8")))
-
-
-def _counted(number: float, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -32,6 +32,8 @@ MOST = 3
 """Most rounds of a run."""
 FEW = {"--trials": "2", "--tune-trials": "2", "--rounds": "1"}
 """Values of options of numbers of runs and of rounds."""
+WHOLE = ("--explain", "--dry-run")
+"""Options that tell of the run that is written down, and start none."""
 
 
 class Reader:
@@ -112,6 +114,8 @@ class Reader:
     def _shortened(self, source: Any, overrides: Mapping[str, Any] | None = None) -> Any:
         """Return settings as `raysim.load_config` does, of a short run."""
         given = dict(overrides or {})
+        if any(option in sys.argv for option in WHOLE):
+            return self._load(source, given)
         short = {key: value for key, value in SHORT.items() if key not in given}
         if given.get("clients") or Path(str(source)).suffix:
             short.pop("fraction", None)
