@@ -583,6 +583,12 @@ RULES = (
         ),
         *(OVERLAPPING, f"{OVERLAP}: their order would change what it keeps"),
     ),
+    Rule(
+        Kind(
+            "loops of your own that keep it later", _loops(lambda seen: seen.keeps, True), "result"
+        ),
+        *(OVERLAPPING, f"{OVERLAP}: their order would change what it keeps"),
+    ),
     Rule(HIDING, RETURNING, "which returns the number {words} of single clients"),
     Rule(CLAIMS, RETURNING, f"which returns the number {{words}}, {UNACCOUNTED}"),
     # rounds that overlap

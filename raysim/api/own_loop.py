@@ -55,6 +55,6 @@ def checked_function(function: Any, key: str, *arguments: str) -> Any:
     return function
 
 
-def named_loop(train: str) -> str:
+def named_loop(train: str | None) -> str:
     """Return a loop as messages name it, given the value of `local.train`."""
     return train if train == TASK_LOOP else f"local.train={train}"

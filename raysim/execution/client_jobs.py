@@ -97,6 +97,7 @@ class ClientJobs:
             optimizer=of_optimizer(others, message.pass_number),
             personal=personal.open(self._device) if personal else {},
             augment=self._augment,
+            root=message.root,
             values=message.values.of(client),
             device=self._device,
         )

@@ -58,17 +58,16 @@ def check_names(
     Args:
         names: The names.
         of_engine: The engine's names.
-        more: Further names of the engine.
+        more: Names of further columns.
         what: The named thing, for the error.
 
     Raises:
-        SettingsError: a name is the engine's, or no text.
+        SettingsError: a name is that of another column, or no text.
     """
     known = {*more}
     for name in names:
         if not isinstance(name, str) or not name:
             raise SettingsError(f"{what} {name!r} has no name of a column; must be a text")
         if name in known or name in of_engine:
-            raise SettingsError(
-                f"{what} {name!r} has the name of a column of the engine; choose another name"
-            )
+            whose = "a column of the engine" if name in of_engine else "another column"
+            raise SettingsError(f"{what} {name!r} has the name of {whose}; choose another name")

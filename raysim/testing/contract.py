@@ -220,21 +220,29 @@ class LoopContract(Contract):
 
     def test_two_runs_have_the_same_bits_and_figures(self, tmp_path: Path) -> None:
         """Give the same model and tables twice in one process."""
-        try:
+        with self.explained("two runs"):
             self.assert_same(tmp_path, "mlp", {"first": {}, "second": {}})
-        except AssertionError as error:
-            raise AssertionError(
-                f"two runs differ: the loop draws from the system's entropy, as"
-                f" np.random.default_rng() does, or keeps values outside of client.state: {error}"
-            ) from error
 
     def test_same_bits_and_figures_on_two_actors(self, tmp_path: Path) -> None:
         """Give the same model and tables inline and on Ray."""
-        self.assert_same_on_actors(tmp_path, "mlp", 2, {})
+        with self.explained("runs inline and on actors"):
+            self.assert_same_on_actors(tmp_path, "mlp", 2, {})
 
     def test_resumed_run_has_the_same_bits(self, tmp_path: Path) -> None:
         """Give the same model after an interruption."""
-        self.assert_resumes(tmp_path, "mlp", {})
+        with self.explained("a run and its resumed copy"):
+            self.assert_resumes(tmp_path, "mlp", {})
+
+    @contextmanager
+    def explained(self, which: str) -> Iterator[None]:
+        """Say what to look for if runs in the body differ."""
+        try:
+            yield
+        except AssertionError as error:
+            raise AssertionError(
+                f"{which} differ: the loop draws from the system's entropy, as"
+                f" np.random.default_rng() does, or keeps values outside of client.state: {error}"
+            ) from error
 
 
 class MethodContract(ComponentContract):

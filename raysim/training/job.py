@@ -51,6 +51,7 @@ class ClientJob:
     torch_seed: int
     generator: Callable[[str], torch.Generator]
     client: int = -1
+    root: bool = False
     round: int = 0
     values: LocalValues = NO_VALUES
     stages: Groups = field(default_factory=dict)
@@ -77,7 +78,7 @@ class ClientJob:
             keys: Keys of its random draws: seed, round, pass and client.
             device: Device of its generators.
             opened: The attributes `broadcast`, `state`, `stages`, `optimizer`, `personal`,
-                `augment` and `values`.
+                `augment`, `root` and `values`.
         """
         seed, *places = keys
         return cls(
@@ -140,8 +141,9 @@ class LocalLosses:
     @classmethod
     def stated(cls, loss: float, steps: int) -> LocalLosses:
         """Return the figures of a client whose mean loss is known."""
-        sizes = [1] + [0] * (steps - 1)
-        return cls(lambda: torch.full((steps,), loss, dtype=torch.float64), sizes)
+        losses = cls(lambda: torch.tensor([loss], dtype=torch.float64), [1])
+        losses.steps = steps
+        return losses
 
     @cached_property
     def _means(self) -> tuple[float, float]:

@@ -1,17 +1,19 @@
 """Training of clients by a loop of the user's own.
 
-The loop has the resident module with the client's start; what the module holds afterwards goes the
-way of the engine's own steps, through the method's `finish`. The module is as before when the next
-client gets it: hooks, modes, gradients and attributes that a loop leaves there are taken off.
+The loop has a module with the client's start; what the module holds afterwards goes the
+way of the engine's own steps, through the method's `finish`. Each client has a module of its own,
+in the memory of the resident one: what a loop leaves on it, such as hooks, is gone with it.
 """
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import isfinite
 from numbers import Real
 from sys import maxsize
 from typing import Any, Self
@@ -28,14 +30,19 @@ from raysim.errors import RunError, visible
 from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import Groups, Tensors
 from raysim.numbers.tensors.later import sent_to
-from raysim.numbers.tensors.torch_private import foreach_add_, transient_buffers
+from raysim.numbers.tensors.torch_private import foreach_add_, tensor_hooks, transient_buffers
 from raysim.training.job import Bounds, ClientJob, LocalLosses, iterate_epochs, steps_of
 from raysim.training.sequential import ClientTraining, SequentialTrainer
 from raysim.training.update import Update
 
 TENSORS, NUMBERS = f"{OWN_LOOP}@tensors", f"{OWN_LOOP}@numbers"
 """Groups of a client's state that hold `Client.state`."""
+SERVER = -1
+"""Number of the server as a client."""
+OPTIMIZER = "client.optimizer"
 LOOP = "the loop of local.train"
+LONGEST_NAME = 100
+"""Most characters of the name of a number."""
 TRAIN_LOSS = "train_loss"
 """Number that a loop may return as the client's training loss."""
 
@@ -44,7 +51,7 @@ class LocalOptimizer(torch.optim.Optimizer):
     """The optimizer of `local.*` as one of torch's, for schedulers and trainers.
 
     `local.clip_norm` and `local.weight_decay` are a part of its step. A parameter without a
-    gradient has a gradient of zeros.
+    gradient has a gradient of zeros; one that needs none stays as it is.
     """
 
     def __init__(self, params: Iterable[Any], local: LocalSettings, lr: float) -> None:
@@ -56,6 +63,13 @@ class LocalOptimizer(torch.optim.Optimizer):
         """Add a group; torch's own method imports torch's compiler, which takes seconds."""
         params = param_group["params"]
         params = [params] if isinstance(params, Tensor) else [*params]
+        if not all(isinstance(param, Tensor) for param in params):
+            raise RunError(f"{OPTIMIZER}: takes parameters, not pairs of names and parameters")
+        if others := sorted(param_group.keys() - {"params", "lr"}):
+            raise RunError(
+                f"{OPTIMIZER}: a group may have params and lr, not {others[0]}; local.* has the"
+                " rest, for all groups"
+            )
         self.param_groups.append({**self.defaults, **param_group, "params": params})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -72,13 +86,21 @@ class LocalOptimizer(torch.optim.Optimizer):
             if not self._started:
                 self._update.start(params, [*map(str, range(len(params)))], {})
                 self._started = True
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
-            gradients = self._update.add_weight_decay(self._update.clip(gradients), params)
+            gradients = [
+                torch.zeros_like(p) if p.grad is None or not p.requires_grad else p.grad
+                for p in params
+            ]
+            decaying = [p if p.requires_grad else torch.zeros_like(p) for p in params]
+            gradients = self._update.add_weight_decay(self._update.clip(gradients), decaying)
             directions = self._update.directions(gradients)
-            left = iter(self._update.add_decoupled_decay(directions, params))
+            left = iter(self._update.add_decoupled_decay(directions, decaying))
             for group in self.param_groups:
-                of_group = [*islice(left, len(group["params"]))]
-                foreach_add_(group["params"], of_group, -group["lr"])
+                of_group = zip(group["params"], left, strict=False)
+                moved = [pair for pair in of_group if pair[0].requires_grad]
+                if moved:
+                    foreach_add_(
+                        [param for param, _ in moved], [step for _, step in moved], -group["lr"]
+                    )
         return result
 
     def _params(self) -> list[Tensor]:
@@ -86,45 +108,37 @@ class LocalOptimizer(torch.optim.Optimizer):
 
 
 class ClientSamples(Dataset[Any]):
-    """A client's samples, one by one; by a slice, those of the present epoch.
-
-    Attributes:
-        epoch: Inputs and targets of the present epoch, in its order.
-    """
+    """A client's samples, one by one; a batch of an epoch is its own index."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
-        self._x, self._y, self.epoch = x, y, (x, y)
+        self._x, self._y = x, y
 
     def __len__(self) -> int:
         return len(self._y)
 
-    def __getitem__(self, rows: int | slice) -> tuple[Tensor, Tensor]:
-        """Return a copy of a sample, or a batch."""
-        if isinstance(rows, slice):
-            return self.epoch[0][rows], self.epoch[1][rows]
-        return self._x[rows].clone(), self._y[rows].clone()
+    def __getitem__(self, row: int | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return a copy of a sample, or the given batch."""
+        return row if isinstance(row, tuple) else (self._x[row].clone(), self._y[row].clone())
 
 
 @dataclass(frozen=True)
 class EpochBatches:
-    """Slices of the batches of an epoch, of the next one in each iteration.
+    """The batches of an epoch, of the next one in each iteration.
 
     Attributes:
-        samples: The samples, which get the epoch.
         next_epoch: Returns inputs and targets of the next epoch.
         bounds: (start, stop) of the batches.
     """
 
-    samples: ClientSamples
     next_epoch: Callable[[], tuple[Tensor, Tensor]]
     bounds: Bounds
 
     def __len__(self) -> int:
         return len(self.bounds)
 
-    def __iter__(self) -> Iterator[slice]:
-        self.samples.epoch = self.next_epoch()
-        return (slice(*bounds) for bounds in self.bounds)
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self.next_epoch()
+        return ((x[start:stop], y[start:stop]) for start, stop in self.bounds)
 
 
 class Client:
@@ -133,8 +147,9 @@ class Client:
     What `model` holds after the loop is what the client has trained.
 
     Attributes:
-        id: The client's number.
-        name: Its name; its number where clients have none.
+        model: The module, with the tensors that the client starts from.
+        id: The client's number; -1 where the server trains on its root samples.
+        name: Its name; its number where clients have none; "server" where the server trains.
         round: The round, from 1.
         lr: The learning rate of this round.
         epochs: Local epochs; with `local.steps`, the epochs that have so many steps, rounded up.
@@ -143,10 +158,12 @@ class Client:
         state: Tensors and numbers that the client keeps until its next round, by name.
     """
 
-    def __init__(self, training: OwnLoopTraining) -> None:
+    def __init__(self, training: OwnLoopTraining, model: nn.Module) -> None:
         job, trainer = training.job, training.trainer
-        self._training, self._bounds = training, training.bounds()
-        self.id, self.name, self.round = job.client, trainer.name_of(job.client), job.round + 1
+        self._training, self._bounds, self.model = training, training.bounds(), model
+        self.id = SERVER if job.root else job.client
+        self.name = "server" if job.root else trainer.name_of(job.client)
+        self.round = job.round + 1
         self.lr, self.samples, self.device = job.lr, len(job.data.y), job.data.y.device
         self._steps = steps_of(job.epochs, len(self._bounds))
         self.epochs = -(-self._steps // len(self._bounds))
@@ -156,11 +173,6 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self.name}, round={self.round}, samples={self.samples})"
 
-    @property
-    def model(self) -> nn.Module:
-        """The module, with the tensors that the client starts from."""
-        return self._training.trainer.network.module
-
     def optimizer(self, params: Iterable[Any] | None = None) -> LocalOptimizer:
         """Return the optimizer of `local.*` at this round's rate.
 
@@ -168,8 +180,10 @@ class Client:
             params: Parameters, or groups of them as torch takes them; None: all that are trained.
         """
         training = self._training
-        chosen = training.params if params is None else params
-        return LocalOptimizer(chosen, training.trainer.local, self.lr)
+        if params is None:
+            own = named_tensors(self.model)
+            params = [own[name] for name in training.names if name in own]
+        return LocalOptimizer(params, training.trainer.local, self.lr)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of each local step, in the order of the run's own draws."""
@@ -179,11 +193,10 @@ class Client:
     def loader(self) -> DataLoader[Any]:
         """Return a DataLoader of the client's samples; each iteration is the next epoch."""
         data = self._training.job.data
-        samples = ClientSamples(data.x, data.y)
         return DataLoader(
-            samples,
+            ClientSamples(data.x, data.y),
             batch_size=None,
-            sampler=EpochBatches(samples, self._next_epoch, self._bounds),
+            sampler=EpochBatches(self._next_epoch, self._bounds),
             generator=torch.Generator(),  # else it draws from the global one
         )
 
@@ -206,14 +219,18 @@ class OwnLoopTrainer(SequentialTrainer):
     Attributes:
         loop: The loop.
         names: Names of the clients; empty if they have numbers alone.
+        template: The module before all clients, with the resident tensors.
     """
 
     loop: Loop
     names: tuple[str, ...] = ()
+    template: nn.Module
 
     def using(self, loop: Loop, names: tuple[str, ...]) -> Self:
         """Return this trainer with a loop, and the names of the clients."""
-        self.loop, self.names = loop, names
+        module = self.network.module
+        shared: dict[int, Any] = {id(t): t for t in named_tensors(module).values()}
+        self.loop, self.names, self.template = loop, names, copy.deepcopy(module, shared)
         return self
 
     def name_of(self, client: int) -> str:
@@ -235,13 +252,17 @@ class OwnLoopTraining(ClientTraining):
 
     def run(self) -> tuple[Upload, LocalLosses]:
         """Call the loop; return the upload and the losses."""
-        client = Client(self)
-        with lent(self), seeded_globally(self.job.torch_seed):
+        with lent(self) as model, seeded_globally(self.job.torch_seed):
+            client = Client(self, model)
             try:
                 returned = self.trainer.loop(client)
             except SystemExit as error:
                 raise RunError(f"{LOOP} ends the process: {error!r}") from error
         numbers = checked_numbers(returned, LOOP)
+        if not isfinite(numbers.get(TRAIN_LOSS, 0.0)):
+            raise RunError(
+                f"{LOOP} returns {TRAIN_LOSS!r} {numbers[TRAIN_LOSS]}, which is not finite"
+            )
         loss = numbers.pop(TRAIN_LOSS, float("nan"))
         self.numbers, self.kept = numbers, state_groups(client.state, self.job.stages)
         steps = steps_of(self.job.epochs, len(self.bounds()))
@@ -254,8 +275,12 @@ class OwnLoopTraining(ClientTraining):
 
 @contextmanager
 def seeded_globally(seed: int) -> Iterator[None]:
-    """Seed the global generators of NumPy and Python in the body, and restore them after it."""
+    """Seed the global generators of NumPy and Python in the body.
+
+    They are restored after it, and so are torch's grad mode and default dtype.
+    """
     before = np.random.get_state(), random.getstate()
+    grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     np.random.seed(seed % 2**32)
     random.seed(seed)
     try:
@@ -263,56 +288,79 @@ def seeded_globally(seed: int) -> Iterator[None]:
     finally:
         np.random.set_state(before[0])
         random.setstate(before[1])
+        torch.set_grad_enabled(grad_mode)
+        torch.set_default_dtype(dtype)
 
 
 @contextmanager
-def lent(training: OwnLoopTraining) -> Iterator[None]:
-    """Lend the resident module in the body; afterwards it has its own tensors, with new values.
+def lent(training: OwnLoopTraining) -> Iterator[nn.Module]:
+    """Lend a module of its own to a loop; afterwards the resident tensors have its values.
+
+    The module is made anew for each client, from the one before all clients, so nothing that a loop
+    leaves on it is there for the next client. Its tensors have the memory of the resident ones.
 
     Raises:
-        RunError: the module has tensors of other names, shapes or types.
+        RunError: the module has tensors of other names, shapes or types, or a parameter that is
+            not trained has changed.
     """
-    network = training.trainer.network
-    module, held = network.module, network.bindings.tensors
+    held = training.trainer.network.bindings.tensors
     memory = {name: tensor.detach() for name, tensor in held.items()}
-    needed_grad = [(each, each.requires_grad) for each in module.parameters()]
-    own = [vars(each) for each in module.modules()]
-    dicts = [value for each in own for value in each.values() if isinstance(value, dict)]
-    contents: list[tuple[dict[str, Any], dict[str, Any]]] = [(d, {**d}) for d in (*own, *dicts)]
     trained = {*training.names}
-    for name, tensor in held.items():
-        if tensor.requires_grad and name not in trained:
-            tensor.requires_grad_(False)
-    try:
-        yield
-        values = moved_values(module, held, memory)
-    finally:
-        for part, content in contents:
-            part.clear()
-            part.update(content)
-        for name, tensor in held.items():
-            if not _in_place(tensor, memory[name]):
-                tensor.data = memory[name]
-        for parameter, needs in needed_grad:
-            parameter.requires_grad_(needs)
-            parameter.grad = None
+    parameters = {name for name, tensor in held.items() if isinstance(tensor, nn.Parameter)}
+    fixed = {name: memory[name].clone() for name in parameters - trained}
+    module = fresh_module(training.trainer, trained)
+    yield module
+    values = moved_values(module, memory)
     with torch.no_grad():
         for name, value in values.items():
             held[name].copy_(value)
+    for name, before in fixed.items():
+        if not torch.equal(before, memory[name]):
+            raise RunError(f"{LOOP} changes the parameter {name}, which is not trained")
 
 
-def moved_values(module: nn.Module, held: Tensors, memory: Tensors) -> Tensors:
-    """Return the values that a module holds elsewhere than in its own tensors, by name.
+def fresh_module(trainer: OwnLoopTrainer, trained: Collection[str]) -> nn.Module:
+    """Return a new module with the memory of the resident tensors.
+
+    Args:
+        trainer: The trainer, with the resident network.
+        trained: Names of the parameters that need gradients.
+    """
+    resident, template = trainer.network.module, trainer.template
+    held, memo = trainer.network.bindings.tensors, dict[int, Any]()
+    for name, tensor in named_tensors(template).items():
+        own: Tensor = held[name].detach()
+        if isinstance(tensor, nn.Parameter):
+            own = type(tensor)(own, name in trained)
+            vars(own).update(copy.deepcopy(vars(tensor), memo))
+            for hook in tensor_hooks(tensor):
+                own.register_hook(hook)  # type: ignore[no-untyped-call]
+        memo[id(tensor)] = own
+    module = copy.deepcopy(template, memo)
+    for name, tensor in named_tensors(module).items():
+        if tensor.data_ptr() != held[name].data_ptr():  # a script copies its tensors by itself
+            tensor.data.copy_(held[name])
+    for each, like in zip(module.modules(), resident.modules(), strict=True):
+        each.training = like.training
+    return module
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters and buffers by name."""
+    return dict((*module.named_parameters(), *module.named_buffers()))
+
+
+def moved_values(module: nn.Module, memory: Tensors) -> Tensors:
+    """Return the values that a module holds elsewhere than in the given memory, by name.
 
     Args:
         module: The module, as a loop has left it.
-        held: Its own tensors.
-        memory: Views of their memory.
+        memory: Tensors that it had, by name.
 
     Raises:
         RunError: the module has tensors of other names, shapes or types.
     """
-    present = dict((*module.named_parameters(), *module.named_buffers()))
+    present = named_tensors(module)
     transient = {
         f"{path}.{name}".lstrip(".")
         for path, owner in module.named_modules()
@@ -329,14 +377,15 @@ def moved_values(module: nn.Module, held: Tensors, memory: Tensors) -> Tensors:
     return {
         name: tensor.detach().clone()  # it may be the old tensor of another name
         for name, tensor in present.items()
-        if name in held
-        and not (tensor is held[name] and _in_place(tensor, memory[name]))
+        if name in memory
+        and not _in_place(tensor, memory[name])
         and _shown(tensor) == _shown(memory[name])
     }
 
 
 def _in_place(tensor: Tensor, memory: Tensor) -> bool:
-    return tensor.data_ptr() == memory.data_ptr() and _shown(tensor) == _shown(memory)
+    where = tensor.data_ptr(), tensor.stride(), _shown(tensor)
+    return where == (memory.data_ptr(), memory.stride(), _shown(memory))
 
 
 def _shown(tensor: Tensor) -> str:
@@ -358,6 +407,12 @@ def checked_numbers(returned: Any, who: str) -> dict[str, float]:
         raise RunError(
             f"{who} returns {visible(repr(returned))}; must return numbers by name, or None"
         )
+    for name in named:
+        if not name.isprintable() or "@" in name or len(name) > LONGEST_NAME:
+            raise RunError(
+                f"{who} returns the name {visible(repr(name), 80)}; a name must have printable"
+                f" characters but @, and {LONGEST_NAME} of them at most"
+            )
     return {name: float(_number(f"{who} returns {name!r}", value)) for name, value in named.items()}
 
 

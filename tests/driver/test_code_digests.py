@@ -363,6 +363,18 @@ def test_a_function_of_a_module_beside_the_script_is_looked_up_there(tmp_path, m
     assert found[0] != found[1]
 
 
+def test_what_an_import_within_a_function_imports_from_beside_it_counts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "inner.py").write_text("import beneath\n")
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec("def train(client):\n    from inner import beneath", space)  # noqa: S102
+    found = []
+    for text in ("RATE = 1\n", "RATE = 2\n"):
+        (tmp_path / "beneath.py").write_text(text)
+        found.append(digest_of(space["train"], "loop"))
+    assert found[0] != found[1]
+
+
 def test_what_has_no_digest_is_named():
     lock = threading.Lock()
 

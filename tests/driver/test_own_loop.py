@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import raysim
+from raysim.methods.fedavg import FedAvg
 from raysim.testing import LoopContract
-from raysim.testing.tasks import SIZES, small_task
+from raysim.testing.tasks import SIZES, SmallNet, small_task
 from tests.tasks import EQUAL, UNEQUAL, Notes, make_settings, make_task, model_of
 
 HERE = __name__
@@ -257,6 +258,116 @@ def test_the_module_is_as_before_for_the_next_client(tmp_path):
     torch.testing.assert_close(params["head.bias"], start["head.bias"] + 2.0)
 
 
+class Holding(SmallNet):
+    """A network that holds containers, and has a square weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.square = nn.Linear(4, 4)
+        self.log: list[int] = []
+        self.nested = {"a": {"b": {1}}}
+
+
+LEFT: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "hook of a gradient": (
+        lambda net: net.head.weight.register_hook(lambda gradient: gradient * 2),
+        lambda net: len(net.head.weight._backward_hooks or ()),
+    ),
+    "attribute of a parameter": (
+        lambda net: setattr(net.head.weight, "seen", 1),
+        lambda net: hasattr(net.head.weight, "seen"),
+    ),
+    "list": (lambda net: net.log.append(1), lambda net: len(net.log)),
+    "nested": (lambda net: net.nested["a"]["b"].add(2), lambda net: len(net.nested["a"]["b"])),
+    "strides": (
+        lambda net: setattr(net.square.weight, "data", net.square.weight.data.t()),
+        lambda net: net.square.weight.stride(),
+    ),
+    "grad mode": (lambda net: torch.set_grad_enabled(False), lambda net: torch.is_grad_enabled()),
+    "default dtype": (
+        lambda net: torch.set_default_dtype(torch.float64),
+        lambda net: torch.get_default_dtype(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_nothing_that_a_client_leaves_reaches_the_next(case, tmp_path):
+    leave, look = LEFT[case]
+    seen = []
+
+    def leaving(client: raysim.Client) -> None:
+        seen.append((look(client.model), client.model.square.weight.tolist()))
+        leave(client.model)
+
+    task = make_task(UNEQUAL)
+    task = raysim.Task(Holding, task.clients, task.test, train=leaving)
+    try:
+        result = raysim.run(make_settings(tmp_path, rounds=1, fraction=1.0), task)
+    finally:
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+    assert len(seen) > len(UNEQUAL)  # the rehearsal, too
+    assert all(each == seen[0] for each in seen)
+    start = torch.tensor(seen[0][1])
+    expected = start.t() if case == "strides" else start
+    assert torch.equal(result.params["square.weight"], expected)
+
+
+class Frozen(SmallNet):
+    """A network with a frozen weight, and a hook of a gradient of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden[0].weight.requires_grad_(False)
+        self.head.weight.register_hook(lambda gradient: gradient * 0)
+
+
+def test_a_frozen_parameter_stays_as_it_is(tmp_path):
+    def all_given(client: raysim.Client) -> None:
+        optimizer = client.optimizer(client.model.parameters())
+        for x, y in client.batches():
+            take(client, optimizer, x, y)
+
+    task = make_task(UNEQUAL)
+    for decoupled, optimizer in enumerate(("sgd", "adamw")):
+        models = []
+        for train in (None, all_given):
+            own = raysim.Task(Frozen, task.clients, task.test, train=train)
+            out = tmp_path / f"{decoupled}{bool(train)}"
+            settings = {"local.weight_decay": 0.1, "local.optimizer": optimizer}
+            raysim.run(make_settings(out, **settings), own)
+            models.append(model_of(out))
+        assert models[0] == models[1]
+
+
+@pytest.mark.parametrize("settings", [{}, {"method.name": "fedbabu"}])
+def test_a_loop_that_changes_what_is_not_trained_is_refused(settings, tmp_path):
+    def poking(client: raysim.Client) -> None:
+        name = "head.weight" if settings else "hidden.0.weight"
+        client.model.get_parameter(name).data += 1
+
+    task = make_task(UNEQUAL)
+    own = raysim.Task(SmallNet if settings else Frozen, task.clients, task.test, train=poking)
+    line = r"changes the parameter (head|hidden.0).weight, which is not trained"
+    with pytest.raises(raysim.SettingsError, match=line):
+        raysim.run(make_settings(tmp_path / "run", **settings), own)
+
+
+def test_each_iteration_of_a_loader_has_an_epoch_of_its_own(tmp_path):
+    drawn = []
+
+    def pairs(client: raysim.Client) -> None:
+        loader = client.loader()
+        both = zip(loader, loader, strict=True)
+        drawn.append([torch.cat([x for x, _ in each]) for each in zip(*both, strict=True)])
+
+    run(tmp_path, pairs, rounds=1)
+    for first, second in drawn:
+        assert len(first) <= 8 or not torch.equal(first, second)
+        assert torch.equal(first.sort(0).values, second.sort(0).values)
+
+
 def raising(client: raysim.Client) -> None:
     raise ValueError("no such thing")
 
@@ -297,6 +408,34 @@ def returning_steps(client: raysim.Client) -> Any:
     return {"seconds": 1.0}
 
 
+def returning_inf(client: raysim.Client) -> Any:
+    return {"train_loss": float("inf")}
+
+
+def returning_owner(client: raysim.Client) -> Any:
+    return {"a@b": 1.0}
+
+
+def returning_lines(client: raysim.Client) -> Any:
+    return {"a\nb": 1.0}
+
+
+def returning_long(client: raysim.Client) -> Any:
+    return {"x" * 300: 1.0}
+
+
+def decaying_group(client: raysim.Client) -> Any:
+    client.optimizer([{"params": client.model.parameters(), "weight_decay": 5.0}])
+
+
+def naming(client: raysim.Client) -> Any:
+    client.optimizer(client.model.named_parameters())
+
+
+def parametrizing(client: raysim.Client) -> Any:
+    nn.utils.parametrizations.weight_norm(client.model.head)
+
+
 def keeping_array(client: raysim.Client) -> None:
     client.state["w"] = np.ones(3)
 
@@ -316,6 +455,13 @@ FAULTS: Mapping[Loop, str] = {
     returning_list: r"returns \[1.0\]; must return numbers by name, or None",
     returning_nan: "not finite .*score",
     returning_steps: "Task.train: the number 'seconds' has the name of a column of the engine",
+    returning_inf: "returns 'train_loss' inf, which is not finite",
+    returning_owner: "returns the name 'a@b'; a name must have printable characters but @, and 100",
+    returning_lines: "returns the name 'a.{1,2}nb'; a name must",
+    returning_long: "returns the name 'xxx.*; a name must",
+    decaying_group: "client.optimizer: a group may have params and lr, not weight_decay; local",
+    naming: "client.optimizer: takes parameters, not pairs of names and parameters",
+    parametrizing: "changes the model's tensors: head.parametrizations.weight.original0 is float",
     keeping_array: "keeps client.state.'w'., array.* which is no number; torch.from_numpy makes",
     keeping_optimizer: "keeps client.state.'opt'., LocalOptimizer .* which is no number",
 }
@@ -375,6 +521,28 @@ def test_what_does_not_go_with_a_loop_is_refused_in_one_line(line, tmp_path):
 def test_a_loop_keeps_nothing_where_rounds_overlap(tmp_path):
     with pytest.raises(raysim.SettingsError, match=r"Task.train: does not go with method.name=f"):
         run(tmp_path, counting, **{"method.name": "fedbuff"})
+
+
+def test_a_loop_that_begins_later_to_keep_is_refused_where_rounds_overlap(tmp_path):
+    def late(client: raysim.Client) -> None:
+        if client.round > 1:
+            client.state["n"] = 1
+
+    line = r"Task.train: does not go with method.name=fedbuff, whose rounds overlap"
+    with pytest.raises(raysim.SettingsError, match=line):
+        run(tmp_path, late, **{"method.name": "fedbuff"})
+
+
+def test_the_server_trains_on_its_root_samples_by_its_name(tmp_path):
+    who = []
+
+    def noting(client: raysim.Client) -> dict[str, Any]:
+        who.append((client.id, client.name, client.samples))
+        return plain(client)
+
+    run(tmp_path, noting, rounds=1, **{"aggregation.name": "fltrust", "aggregation.root": 10})
+    assert who[-1] == (-1, "server", 10)
+    assert all(name == (str(number) if number >= 0 else "server") for number, name, _ in who)
 
 
 @pytest.mark.parametrize(
@@ -499,6 +667,39 @@ def test_a_faulty_evaluation_is_refused_in_one_line(evaluate, line, tmp_path):
             raysim.Task(task.model, task.clients, evaluate=evaluate),
         )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "line"),
+    [
+        ("mine", {}, "Task.evaluate: the number 'mine' has the name of another column"),
+        ("test_odd", {}, "Task.train: the number 'test_odd' has the name of another column"),
+        ("q_max", {"method.name": f"{HERE}:Telling"}, "the metric 'q_max' has the name of another"),
+    ],
+)
+def test_no_number_takes_the_name_of_another(name, settings, line, tmp_path):
+    def losses(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, y, reduction="none")
+
+    task = make_task(EQUAL)
+    scoring = raysim.Scoring(losses, {"odd": lambda logits, y: 0.5})
+    task = raysim.Task(
+        *(task.model, task.clients, task.test),
+        scoring=scoring,
+        train=lambda client: {name: 1.0},
+        evaluate=lambda model, x, y: {"mine": 7.0},
+    )
+    with pytest.raises(raysim.SettingsError, match=line):
+        raysim.run(make_settings(tmp_path / "run", **settings), task)
+
+
+class Telling(FedAvg):
+    """FedAvg with a number of its own."""
+
+    columns = (raysim.Column("q_max"),)
+
+    def metrics(self, state: Any) -> dict[str, float]:
+        return {"q_max": 1.0}
 
 
 def test_auto_stacks_are_none(tmp_path):

@@ -31,6 +31,7 @@ from raysim.execution.base import Item
 from raysim.execution.messages import Entry, FailedItem, Failure, PassMessage, WorkerResult
 from raysim.execution.partial_sum import Columns, PartialSum, Sums
 from raysim.numbers.tensors import CPU
+from raysim.storage.client_states import StateVersion
 from raysim.storage.in_flight import InFlight, StartedVersion
 from raysim.training.stacked.stack_size import stacks_of
 
@@ -163,6 +164,7 @@ class AsynchronousRounds:
             columns = total.columns()
             reduced = total.reduced(self._weight(dispatch, planned), columns)
         self._count(runner, dispatch, planned, moved, columns)
+        runner.written |= _written(planned, total)
         tiers = {flight.client: flight.tier for flight in planned.arrived}
         return replace(reduced, staleness=staleness, tiers=tiers)
 
@@ -348,6 +350,15 @@ class AsynchronousRounds:
             for name, values in started.columns(columns["client"][rows].astype(np.int64)).items():
                 added.setdefault(name, np.zeros(len(flights)))[rows] = values
         runner.log.count(dispatch, *moved, {**columns, **added}, 0)
+
+
+def _written(planned: PlannedRound, total: PartialSum) -> dict[int, StateVersion]:
+    """Return the states that the arrived clients wrote."""
+    return {
+        flight.client: StateVersion(flight.version, 0, digest=total.wrote_state[flight.client])
+        for flight in planned.arrived
+        if flight.client in total.wrote_state
+    }
 
 
 def _of_version(number: int, flights: Sequence[Flight]) -> dict[int, Flight]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 
 from raysim.api.components import cause
 from raysim.api.method import ServerState
@@ -18,13 +19,16 @@ from raysim.training.own_loop import checked_numbers, seeded_globally
 EVALUATE = "Task.evaluate"
 
 
-def own_figures(run: CheckedRun, state: ServerState, number: int) -> dict[str, float]:
+def own_figures(
+    run: CheckedRun, state: ServerState, number: int, taken: Collection[str]
+) -> dict[str, float]:
     """Return the numbers of the user's own evaluation of a model; none without one.
 
     Args:
         run: The run.
         state: The server's state with the model.
         number: The round, for the random draws of the evaluation.
+        taken: Names of the round's other numbers.
 
     Raises:
         SettingsError: the function fails, or returns something else than numbers by name.
@@ -44,5 +48,5 @@ def own_figures(run: CheckedRun, state: ServerState, number: int) -> dict[str, f
     except Exception as error:  # a user's function may raise anything
         raise SettingsError(f"{EVALUATE}: failed: {cause(error)}") from error
     numbers = checked_numbers(returned, EVALUATE)
-    check_names(numbers, OF_ROUNDS, (), f"{EVALUATE}: the number")
+    check_names(numbers, OF_ROUNDS, taken, f"{EVALUATE}: the number")
     return numbers

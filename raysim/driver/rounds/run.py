@@ -10,6 +10,7 @@ from time import perf_counter
 from raysim.api.components import called
 from raysim.api.method import Metrics, Passes, Round, ServerState
 from raysim.api.next_state import ASKED, given_state
+from raysim.api.own_loop import named_loop
 from raysim.api.rules import Reduced
 from raysim.api.scoring import PERSONAL
 from raysim.combinations import Seen, check_rules
@@ -48,7 +49,7 @@ from raysim.process.exits import with_hint
 from raysim.samples.local_cut import without_cut
 from raysim.storage.client_models import ClientModels
 from raysim.storage.client_states import owner_of, updated
-from raysim.storage.column_names import check_metrics
+from raysim.storage.column_names import check_metrics, check_names
 from raysim.storage.declared import deploys_own_models
 from raysim.storage.recorder import Row
 from raysim.storage.run_state import RunState
@@ -444,7 +445,12 @@ class Run:
             trained = begun.runner.log.losses(begun.now.everyone)
             evaluation = evaluate(after.state, after, trained)
             figures = {**evaluation.figures, **analyses.trained_figures()}
-            figures |= own_figures(context, after.state, after.number)
+            log = begun.runner.log
+            check_names(
+                log.more, (), figures, f"{named_loop(self.settings.local.train)}: the number"
+            )
+            taken = {*figures, *log.figures()}
+            figures |= own_figures(context, after.state, after.number, taken)
             evaluation = replace(evaluation, figures=figures)
             if not begun.has_clients:  # no training to measure
                 return evaluation, perf_counter() - start

@@ -53,7 +53,7 @@ from raysim.numbers.tensors.torch_private import (
     script_text,
     transient_buffers,
 )
-from raysim.user_input.user_modules import INSTALLED
+from raysim.user_input.user_modules import INSTALLED, sources
 
 PLAIN = (NoneType, bool, int, float, complex, str, bytes, EllipsisType, NotImplementedType)
 SHORT = 64
@@ -482,10 +482,13 @@ def _globals_of(function: FunctionType, state: frozenset[str]) -> dict[str, Any]
 
 
 def _file_of(module: str, level: int, package: str | None) -> bytes:
-    """Return the source of a module of the user, imported or not; empty for other modules."""
+    """Return the source of a module of the user, and of those next to it that it imports.
+
+    It need not be imported. The source of other modules is empty.
+    """
     with suppress(ImportError, ValueError, TypeError, OSError):
         name = resolve_name("." * level + module, package) if level else module
         spec = find_spec(name) if _is_own(name) else None
         if spec and spec.origin and not INSTALLED.intersection(Path(spec.origin).parts):
-            return Path(spec.origin).read_bytes()
+            return b"".join(path.read_bytes() for _, path in sorted(sources(name).items()))
     return b""

@@ -166,6 +166,11 @@ def forward_pre_hooks(module: nn.Module) -> list[Any]:
     return [*getattr(module, "_forward_pre_hooks", {}).values()]
 
 
+def tensor_hooks(tensor: Tensor) -> list[Any]:
+    """Return the hooks of a tensor's gradient, which torch does not list publicly."""
+    return [*(getattr(tensor, "_backward_hooks", None) or {}).values()]
+
+
 def is_script(module: nn.Module) -> bool:
     """Return whether a module is a TorchScript module, which torch deprecates."""
     return isinstance(module, torch.jit.ScriptModule)
