@@ -112,7 +112,8 @@ def _of_stages(name: str, words: str, stages: Mapping[str, Stage]) -> Iterator[s
     if not stages:
         yield _line(name, f"{words} as it is.")
         return
-    yield _line(name, f"{words} through {len(stages)} stages, in this order:")
+    way = "one stage:" if len(stages) == 1 else f"{len(stages)} stages, in this order:"
+    yield _line(name, f"{words} through {way}")
     for stage in stages.values():
         yield from _step("", stage)
 

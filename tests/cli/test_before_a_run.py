@@ -64,7 +64,7 @@ def test_an_explanation_has_the_settings_of_the_run(raysim_command):  # noqa: F8
     for line in (
         "selection    20 of 100 clients a round. uniform: ",
         "local steps  7 steps on batches of 10 samples, sgd at rate 0.1 (momentum=0.5).\n",
-        "\n             clip (norm=2.0): Scale ",
+        " through one stage:\n             clip (norm=2.0): Scale ",
         "server       weighting=examples. momentum (lr=1.0, beta=0.9): Momentum of the server",
         "evaluation   the test set, every 3 rounds.\n",
         "end          after 12 rounds, or at an accuracy of 0.97; seed 0.\n",
