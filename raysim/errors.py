@@ -115,7 +115,15 @@ class DataError(RaysimError):
 
 
 class RunError(RaysimError):
-    """Error of a run directory, a checkpoint or a client."""
+    """Error of a run directory, a checkpoint or a client.
+
+    Attributes:
+        problem: The message without the advice on how the run continues.
+    """
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(f"{message}{advice}")
+        self.problem = message
 
 
 class MachineError(RunError):

@@ -14,8 +14,13 @@ def dry_run_lines(settings: Settings) -> Iterator[str]:
     Raises:
         RaysimError: a setting, a file or a client does not allow the run.
     """
+    from raysim.driver.start.start import is_finished
     from raysim.tuning.estimates import estimate
 
+    notes: list[str] = []
+    if is_finished(settings, notes.append):
+        yield from notes[-1:]
+        return
     found = estimate(settings)
     parts = {
         "start": found.seconds.start,

@@ -192,6 +192,26 @@ class Checkpoints:
         Damaged ones are renamed to `damaged_round_...`.
 
         Args:
+            clients: See `newest_whole`, as of the other arguments.
+            report: See `newest_whole`.
+            check: See `newest_whole`.
+
+        Raises:
+            RunError: all checkpoints are damaged.
+        """
+        checkpoint, damaged = self.newest_whole(clients, report, check)
+        self._set_aside(damaged)
+        return checkpoint
+
+    def newest_whole(
+        self,
+        clients: int,
+        report: Callable[[str], None],
+        check: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    ) -> tuple[Checkpoint | None, list[int]]:
+        """Return the newest whole checkpoint and the numbers of later ones; change nothing.
+
+        Args:
             clients: K, the number of clients.
             report: Called with a line for every damaged checkpoint.
             check: Raises OSError or ValueError if a file that a checkpoint seals outside its folder
@@ -207,8 +227,7 @@ class Checkpoints:
                 f"{self._folder}: every checkpoint is damaged; restore the files that the notes"
                 " name, or start the run again in another `out`"
             )
-        self._set_aside(damaged)
-        return checkpoint
+        return checkpoint, damaged
 
     def before(
         self,
@@ -221,9 +240,9 @@ class Checkpoints:
 
         Args:
             number: The round, counted from 1.
-            clients: See `latest`, as of the other arguments.
-            report: See `latest`.
-            check: See `latest`.
+            clients: See `newest_whole`, as of the other arguments.
+            report: See `newest_whole`.
+            check: See `newest_whole`.
         """
         earlier = [found for found in self.numbers() if found < number]
         return self._newest_whole(earlier, clients, report, check)[0]

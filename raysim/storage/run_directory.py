@@ -44,6 +44,7 @@ from raysim.user_input import (
 )
 
 PACKAGES = ("raysim-fl", "torch", "ray", "numpy", "pyarrow", "safetensors")
+LOCKED = "another process is writing to it"
 
 
 class RunDirectory:
@@ -233,7 +234,7 @@ class RunDirectory:
             RunError: the directory cannot be written, another process holds the lock, or `check`
                 refuses it.
         """
-        with lock_folder(self.path, "another process is writing to it") as descriptor:
+        with lock_folder(self.path, LOCKED) as descriptor:
             self._descriptor = descriptor
             for folder in (self.path, self.clients, self.checkpoints):
                 sweep(folder)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import shutil
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -198,3 +200,70 @@ def test_bytes_are_those_of_the_rounds_whose_first_ones_are_measured(tmp_path, m
         measured = Pace(1.0, 1.0, rows=rows[:3])
         mean = sum(row[column] for row in rows) / len(rows)
         assert 0.5 * mean < bytes_of_round(settings, measured, column) < 1.6 * mean
+
+
+def contents(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+class Stop(raysim.Listener):
+    """Ends a run after three rounds."""
+
+    def round_done(self, row):
+        if row["round"] == 3:
+            raise KeyboardInterrupt
+
+
+def damage(run):
+    for path in run.glob("checkpoints/*/*"):
+        path.write_bytes(b"?")
+
+
+def of_another(run):
+    config = run / "config.json"
+    config.write_text(config.read_text().replace('"seed": 0', '"seed": 9'))
+    shutil.rmtree(run / "checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "as_started"),
+    [
+        (lambda run: None, "holds an unfinished run after round 3 of 30: raysim resume run", False),
+        (damage, "every checkpoint is damaged; restore the files", True),
+        (lambda run: (run / "config.json").write_text("{"), "unfinished run after round 3", False),
+        (of_another, "holds a run with seed=9 (here 0); choose another `out`", True),
+        (lambda run: [shutil.rmtree(run), run.mkdir(), (run / "a").touch()], "holds no run", True),
+        (lambda run: [shutil.rmtree(run), run.touch()], "is not a folder", True),
+    ],
+)
+def test_a_dry_run_ends_as_the_start_by_what_out_holds(
+    raysim_command,  # noqa: F811
+    tmp_path,
+    change,
+    said,
+    as_started,
+):
+    (tmp_path / "my.toml").write_text(FILE.format(rounds=30))
+    with suppress(KeyboardInterrupt):
+        raysim.run(raysim.load_config("my.toml", {"out": "run"}), listener=Stop())
+    change(tmp_path / "run")
+    before = contents(tmp_path)
+    line = one_line_error(raysim_command("run", "my.toml", "out=run", "--dry-run"))
+    assert said in line and contents(tmp_path) == before
+    if as_started:
+        assert raysim_command("run", "my.toml", "out=run")[2].endswith(line)
+
+
+def test_a_dry_run_of_a_finished_run_has_nothing_left(raysim_command, tmp_path):  # noqa: F811
+    (tmp_path / "my.toml").write_text(FILE.format(rounds=2))
+    raysim.run(raysim.load_config("my.toml", {"out": "run"}))
+    code, said, err = raysim_command("run", "my.toml", "out=run", "--dry-run")
+    line = "run: the run is finished (2 of at most 2 rounds); nothing is left to do\n"
+    assert (code, said, err) == (0, line, "")
+
+
+def test_a_failing_client_ends_a_dry_run_without_advice(raysim_command, tmp_path):  # noqa: F811
+    (tmp_path / "my.toml").write_text(FILE.format(rounds=30))
+    line = one_line_error(raysim_command("run", "my.toml", "local.lr=1e30", "--dry-run"))
+    assert line.startswith("raysim: client ")
+    assert "resume" not in line and "errors.log" not in line

@@ -27,6 +27,7 @@ import torch
 import raysim
 from raysim.api.rules import samples_of
 from raysim.config import Settings
+from raysim.errors import RunError
 from raysim.federation.evaluation_sets import MOST_CLIENTS
 from raysim.federation.federation import from_settings
 from raysim.samples.client_indices import ListedIndices, own_indices
@@ -280,7 +281,11 @@ def _shortened(settings: Settings, clients: int, samples: float) -> Settings:
 
 
 def _rounds(settings: Settings, evaluates: bool) -> _Stopwatch:
-    """Run rounds, and return their seconds."""
+    """Run rounds, and return their seconds.
+
+    Raises:
+        RaysimError: the run fails.
+    """
     gpus = settings.engine.gpus_per_actor if torch.cuda.is_available() else 0.0
     stopwatch = _Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
@@ -300,8 +305,12 @@ def _rounds(settings: Settings, evaluates: bool) -> _Stopwatch:
             "engine.gpus_per_actor": gpus,
             "out": str(out),
         }
-        with suppress(_Measured):
+        try:
             raysim.run(settings.override(changes), listener=stopwatch)
+        except _Measured:
+            pass
+        except RunError as error:  # its advice is for a folder that is about to be deleted
+            raise type(error)(error.problem) from error
         stopwatch.files = {
             path.relative_to(out).as_posix(): path.stat().st_size
             for path in out.rglob("*")

@@ -389,8 +389,9 @@ class RoundRunner:
             raise RunError(
                 f"client {self.context.named(failed[0].client)}: {outcome} in round"
                 f" {self.number + 1}:"
-                f" {failed[0].cause} (traceback in {self.context.errors}; to continue without it,"
-                f" {self.context.drop_advice})"
+                f" {failed[0].cause}",
+                f" (traceback in {self.context.errors}; to continue without it,"
+                f" {self.context.drop_advice})",
             )
 
     def log_failures(self, failures: Sequence[Failure]) -> None:

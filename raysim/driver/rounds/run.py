@@ -152,7 +152,7 @@ class Run:
             context.run_dir.check_place()
             commits.save_last()
             cause = str(error) or type(error).__name__
-            raise MachineError(f"{cause}; fix this, then {context.resume_advice()}") from error
+            raise MachineError(cause, f"; fix this, then {context.resume_advice()}") from error
         except KeyboardInterrupt as stop:
             commits.save_last()
             raise with_hint(stop, self._how_to_resume()) from None

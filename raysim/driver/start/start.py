@@ -43,13 +43,15 @@ from raysim.driver.start.resume_checks import (
 )
 from raysim.driver.uploads.channel import by_owner, first_states
 from raysim.driver.uploads.order import ORDER
-from raysim.errors import SettingsError
+from raysim.errors import RunError, SettingsError
 from raysim.execution.process import threads_of
 from raysim.execution.ray_runtime import open_executor, ray_runtime
 from raysim.federation.federation import Federation
+from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.client_states import ClientStates
+from raysim.storage.lock import is_locked
 from raysim.storage.plugins import Plugins
-from raysim.storage.run_directory import RunDirectory
+from raysim.storage.run_directory import LOCKED, RunDirectory
 from raysim.storage.trace import Stopwatch
 from raysim.user_input import resume_advice
 
@@ -133,6 +135,31 @@ def reserved_directory(
         plugins.check(settings.to_dict(), force=True)
         run_dir.check(settings, own_task=own_task, note=listener.note)
         yield run_dir
+
+
+def is_finished(settings: Settings, note: Callable[[str], None]) -> bool:
+    """Check `out` as the start of a run does; return whether it holds this run, finished.
+
+    Args:
+        settings: The run's settings.
+        note: Called with the line on a finished run.
+
+    Raises:
+        RunError: it holds another run or a part of this one, or cannot be written.
+    """
+    with reserved_directory(settings, Listener(), own_task=False, force=False) as run_dir:
+        if finished_run(run_dir, settings, note):
+            check_same_components(run_dir, settings)
+            return True
+        if is_locked(run_dir.path):
+            raise RunError(f"out={run_dir.path}: {LOCKED}")
+        newest, _ = Checkpoints(run_dir.checkpoints).newest_whole(settings.clients, lambda _: None)
+        if newest:
+            raise RunError(
+                f"out={run_dir.path}: holds an unfinished run after round {newest.run.number} of"
+                f" {settings.rounds}: raysim resume {run_dir.path}"
+            )
+        return False
 
 
 def check_run(
