@@ -1,7 +1,7 @@
 """Mean of the updates, an exact sum.
 
-    arrived:  w <- w + sum_k p_k d_k            p_k by `weighting`, of the clients that arrived
-    fixed:    w <- w + sum_k d_k / M            M = C*K of Poisson cohorts, m of others
+    weighting="arrived":  w <- w + sum_k p_k d_k    p_k by `weighting`, of the clients that arrived
+    weighting="fixed":    w <- w + sum_k d_k / M    M = C*K of Poisson cohorts, m of others
 
 With `fixed` the sum is divided by the expected number of clients M, not by the number arrived, so
 that each client moves the model by at most 1/M of its difference, as differential privacy needs

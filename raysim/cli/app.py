@@ -97,7 +97,7 @@ def run(
     overrides: Overrides = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print time, memory, disk and bytes; write nothing")
+        bool, typer.Option("--dry-run", help="print time, memory, disk and bytes; run nothing")
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="print the algorithm in words and formulas")

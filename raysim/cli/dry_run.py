@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from raysim.config import Settings
-from raysim.display.units import in_fitting_unit
+from raysim.display.units import counted, in_fitting_unit
 
 
 def dry_run_lines(settings: Settings) -> Iterator[str]:
@@ -30,15 +30,14 @@ def dry_run_lines(settings: Settings) -> Iterator[str]:
     }
     shares = ", ".join(f"{name} {in_fitting_unit(part, 's')}" for name, part in parts.items())
     place = f"this process and {found.actors} actors" if found.actors else "this process"
-    rounds = settings.rounds
     up, down = (in_fitting_unit(count, "B") for count in (found.bytes_up, found.bytes_down))
-    both = in_fitting_unit((found.bytes_up + found.bytes_down) * rounds, "B")
+    both = in_fitting_unit((found.bytes_up + found.bytes_down) * settings.rounds, "B")
     yield f"time    {in_fitting_unit(found.seconds.total, 's')} ({shares})"
     yield f"memory  {in_fitting_unit(found.memory, 'B')} in {place}"
     yield f"disk    {in_fitting_unit(found.disk, 'B')} in the run directory"
     yield (
         f"bytes   {up} up and {down} down a round of {settings.cohort_size} of"
-        f" {settings.clients} clients; {both} in {rounds} rounds"
+        f" {settings.clients} clients; {both} in {counted(settings.rounds, 'round')}"
     )
     early = " or ".join(
         name
@@ -49,8 +48,9 @@ def dry_run_lines(settings: Settings) -> Iterator[str]:
         if value is not None
     )
     yield (
-        f"from {found.measured} rounds measured here, within a factor of two on an idle machine"
+        f"from {counted(found.measured, 'round')} measured here, within a factor of two on a"
+        " machine without other work"
         + (f"; less if the run stops by {early}" if early else "")
         + (f"; without analysis={','.join(settings.analysis)}" if settings.analysis else "")
     )
-    yield "nothing is written"
+    yield "no run directory is made"

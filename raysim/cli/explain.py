@@ -1,7 +1,8 @@
 """Page of `raysim run --explain`: the algorithm of a run, step by step, in words and formulas.
 
 The words are the first lines of the components' docstrings with their settings, and the formulas
-those of their modules: a component of a user's own explains itself in the same way.
+those of their modules: a component of a user's own explains itself in the same way. Components that
+are as by default do nothing, and have no line; nor has a step that the method replaces.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections.abc import Iterator, Mapping
 
 from raysim.api.channel import Stage
 from raysim.api.components import Component
+from raysim.api.method import Method
 from raysim.cli.pages import FORMULA
 from raysim.config import EvaluationSettings, Settings
+from raysim.display.units import counted
+from raysim.methods.fedavg import FedAvg
 from raysim.user_input import as_typed
 
 WIDTH = 13
@@ -35,17 +39,63 @@ SETS = {
 def explained(settings: Settings) -> Iterator[str]:
     """Yield the lines that explain a run: a step of a round each, and its formulas below it."""
     yield from _step("selection", settings.selection, _cohort(settings))
-    yield from _of_stages("down", "The server sends its model", settings.down_stages)
+    method = settings.method
+    is_pooled = isinstance(method, FedAvg) and method.pooled  # nothing is sent
+    if not is_pooled:
+        yield from _of_stages("down", "The server sends its model", settings.down_stages)
     yield _line("local steps", _local(settings))
     yield from _formulas(settings.local.build_optimizer())
-    yield from _step("method", settings.method)
-    yield from _of_stages("up", "Each client sends its result", settings.stages)
-    yield from _step("server", settings.server_rule, f"weighting={settings.weighting}. ")
+    yield from _step("method", method)
+    for member in _members(method):
+        yield from _step("", member)
+    if not is_pooled:
+        yield from _of_stages(
+            "up", f"Each client sends its result{_weight(settings)}", settings.stages
+        )
+        yield from _server(settings)
     for name, component in settings:
-        if isinstance(component, Component) and name not in ELSEWHERE:
+        if name not in ELSEWHERE and not _is_default(name, component):
             yield from _step(name, component)
     yield _line("evaluation", _evaluation(settings.evaluation))
     yield _line("end", _end(settings))
+
+
+def _is_default(name: str, value: object) -> bool:
+    """Return whether a setting is no component, or the one by default."""
+    default = Settings.model_fields[name].get_default(call_default_factory=True)
+    return not isinstance(value, Component) or value == default
+
+
+def _members(method: Method) -> Iterator[Method]:
+    """Yield the methods that are settings of a method, as of a chain."""
+    for _, value in method:
+        parts = value.values() if isinstance(value, Mapping) else [value]
+        yield from (part for part in parts if isinstance(part, Method))
+
+
+def _weight(settings: Settings) -> str:
+    """Return the weighting of results, if it is not the default; "" if the method has its own."""
+    method, default = settings.method, Settings.model_fields["weighting"].default
+    own = isinstance(method, FedAvg) and method.weighting
+    return "" if own or settings.weighting == default else f", weighting={settings.weighting},"
+
+
+def _server(settings: Settings) -> Iterator[str]:
+    """Yield the step of the server's rule, unless it is the method's own or the method has it."""
+    method, rule = settings.method, settings.server_rule
+    if not _is_default("server", rule):
+        if not method.server_rule:
+            yield from _step("server", rule)
+        return
+    kind = type(method)
+    plain = (
+        kind.round is FedAvg.round and getattr(kind, "server_update", None) is FedAvg.server_update
+    )
+    said = " ".join(_formulas(method))
+    has_step = all(line.strip().split("  ")[0] in said for line in _formulas(rule))
+    plain &= _is_default("aggregation", settings.aggregation)
+    if plain and not (method.own_server or method.needs_mean or has_step):
+        yield from _step("server", rule)
 
 
 def _line(name: str, text: str) -> str:
@@ -75,11 +125,28 @@ def described(component: Component) -> str:
 
 
 def _formulas(component: Component) -> Iterator[str]:
-    """Yield the formulas of a component's module, which its docstring indents."""
+    """Yield the formulas of a component's module and class, which their docstrings indent.
+
+    Those for other values of its settings are left out, with the lines that continue them.
+    """
     module = inspect.getmodule(type(component))  # getdoc would take away its only indentation
-    for line in ((module and module.__doc__) or "").splitlines():
-        if line.startswith(FORMULA):
+    lines = ((module and module.__doc__) or "").splitlines()
+    lines += (inspect.getdoc(type(component)) or "").splitlines()
+    left_out: int | None = None
+    for line in lines:
+        indentation = len(line) - len(line.lstrip())
+        if not line.startswith(FORMULA) or (left_out is not None and indentation > left_out):
+            continue
+        left_out = indentation if _is_of_others(line, component) else None
+        if left_out is None:
             yield " " * WIDTH + line
+
+
+def _is_of_others(line: str, component: Component) -> bool:
+    """Return whether a formula is labelled with another value of a setting, as `mode="sum"`."""
+    values = component.model_dump(mode="json")
+    labels = re.findall(r"(?<!\w)(\w+)=\"?([\w.]+)", line)
+    return any(name in values and as_typed(values[name]) != value for name, value in labels)
 
 
 def _cohort(settings: Settings) -> str:
@@ -128,9 +195,9 @@ def _evaluation(evaluation: EvaluationSettings) -> str:
 
 def _end(settings: Settings) -> str:
     """Return the end of a run in words."""
-    words = f"after {settings.rounds} rounds"
+    words = f"after {counted(settings.rounds, 'round')}"
     if settings.target_accuracy is not None:
         words += f", or at an accuracy of {settings.target_accuracy:g}"
     if settings.patience is not None:
-        words += f", or after {settings.patience} rounds without improvement"
+        words += f", or after {counted(settings.patience, 'round')} without improvement"
     return f"{words}; seed {settings.seed}."

@@ -43,3 +43,8 @@ def in_fitting_unit(value: float, measured: str) -> str:
     """
     unit = fitting_unit([value], measured)
     return with_unit(f"{value / UNITS[measured][unit]:.3g}", unit)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words, as "1 round" and "2 rounds"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -10,9 +10,8 @@ A method that sends no model, FedNova, moves the model of the round before. It s
 with a server that does more than take the mean, such as SCAFFOLD. A rule of the server, such as
 `server.name=adam`, is no member of the chain; it moves the model last.
 
-`methods` maps a method's name to its settings, in order; {} takes its defaults:
-
-    method.name=chain method.methods.fedprox.mu=0.1 method.methods.scaffold={}
+`methods` maps a method's name to its settings, in order; {} takes its defaults, as in
+`method.name=chain method.methods.fedprox.mu=0.1 method.methods.scaffold={}`.
 
 A name with dots, as in package.module:Class, is written in JSON or in a file. Each method must be a
 FedAvg that keeps FedAvg's `round`. Groups of the server's state, of the broadcast and of the

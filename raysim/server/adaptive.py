@@ -5,10 +5,7 @@ Optimization", ICLR 2021, algorithm 2.
 
     Delta <- sum_k p_k w_k - w       p_k as in FedAvg
     m <- beta1 * m + (1 - beta1) * Delta
-    v <- beta2 * v + (1 - beta2) * Delta^2                         adam
-    v <- v - (1 - beta2) * Delta^2 * sign(v - Delta^2)             yogi
-    v <- v + Delta^2                                               adagrad
-    w <- w + lr * m / (sqrt(v) + tau)
+    w <- w + lr * m / (sqrt(v) + tau)        after the rule's own step of v
 
 Without bias correction, as in the paper; m starts at 0, v at tau^2. m and v cover the trainable
 parameters, complex ones as pairs of reals; buffers become the mean. Deviation: p_k follow
@@ -63,6 +60,8 @@ class Adam(Adaptive):
     Helps where gradients differ in scale, as with embeddings and rare classes, and where plain
     averaging is slow. Costs two more sets of parameters on the server and none on a client; bytes
     stay.
+
+        v <- beta2 * v + (1 - beta2) * Delta^2
     """
 
     beta2: float = Field(default=0.99, ge=0, lt=1, description="decay of the mean square v")
@@ -77,6 +76,8 @@ class Yogi(Adam):
 
     Helps as Adam does, and where changes are sparse: a large v falls slowly, so that no rate jumps.
     Has Adam's costs.
+
+        v <- v - (1 - beta2) * Delta^2 * sign(v - Delta^2)
     """
 
     def next_v(self, v: Tensor, squared: Tensor) -> Tensor:
@@ -88,6 +89,8 @@ class Adagrad(Adaptive):
     """Adagrad on the server: rates fall with all changes so far.
 
     Helps where changes are sparse, as of rare words, and needs no schedule. Has Adam's costs.
+
+        v <- v + Delta^2
     """
 
     beta1: float = Field(default=0.0, ge=0, lt=1, description="decay of the mean change m")
