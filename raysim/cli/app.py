@@ -97,7 +97,10 @@ def run(
     overrides: Overrides = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print time, memory, disk and bytes; run nothing")
+        bool,
+        typer.Option(
+            "--dry-run", help="print time, memory, disk and bytes, without a run directory"
+        ),
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="print the algorithm in words and formulas")
