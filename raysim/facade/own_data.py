@@ -12,34 +12,36 @@ from typing import Any
 from raysim.config import Settings
 from raysim.errors import DataError, SettingsError, visible
 from raysim.samples.data import DATASETS
+from raysim.workloads.datasets.files.pictures import is_image
 from raysim.workloads.datasets.files.sources import OF_DATA
 from raysim.workloads.datasets.files.tables import first_mark, suffix_of
 from raysim.workloads.datasets.files.unzipped import ZIP
-from raysim.workloads.presets import OWN_DATA, PRESETS
+from raysim.workloads.presets import OWN_DATA, OWN_IMAGES, PRESETS
 
 OF_SETTINGS = (".toml", ".json", ".yaml", ".yml")
 """Ends of the names of settings files, whether or not they are read."""
+OWN = (OWN_DATA, OWN_IMAGES)
 PATH = "dataset.path"
 
 
 def is_own_data(start: str) -> bool:
-    """Return whether a start is the preset for a user's own data, or such data."""
-    return start == OWN_DATA or (start not in PRESETS and _is_data(start))
+    """Return whether a start is a preset for a user's own data, or such data."""
+    return start in OWN or (start not in PRESETS and _is_data(start))
 
 
-def path_of(start: str) -> dict[str, str]:
-    """Return the path of a start that is data, as an override; empty for the preset.
+def preset_of(start: str) -> tuple[str, dict[str, str]]:
+    """Return the preset of a user's own data, and its path as an override, if it has one.
 
     Raises:
         SettingsError: the start is the folder of a run.
     """
-    if start == OWN_DATA:
-        return {}
+    if start in OWN:
+        return start, {}
     if Path(start, "config.json").is_file():
         raise SettingsError(
             f"{visible(start)}: is the folder of a run; type: raysim resume {shlex.quote(start)}"
         )
-    return {PATH: start}
+    return OWN_IMAGES if _has_images(Path(start)) else OWN_DATA, {PATH: start}
 
 
 def with_groups(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +57,11 @@ def _is_data(start: str) -> bool:
     if suffix in OF_SETTINGS:
         return suffix == ".json" and path.is_file() and _has_array(path)
     return os.path.lexists(path) or suffix in (*OF_DATA, ZIP)
+
+
+def _has_images(path: Path) -> bool:
+    """Return whether a folder, or a folder below it, has images."""
+    return path.is_dir() and any(is_image(file.name) for file in path.rglob("*"))
 
 
 def _has_array(path: Path) -> bool:

@@ -11,7 +11,7 @@ from raysim.api.components import call, suggest
 from raysim.config import Settings, apply_overrides, parse, parse_override
 from raysim.driver.listeners.listener import Listener, listener_of_command
 from raysim.errors import SettingsError, visible
-from raysim.facade.own_data import OF_SETTINGS, PATH, is_own_data, path_of, with_groups
+from raysim.facade.own_data import OF_SETTINGS, PATH, is_own_data, preset_of, with_groups
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.notebook.runs import shown
 from raysim.process.exits import interruptible
@@ -26,7 +26,7 @@ from raysim.user_input import (
     user_path,
 )
 from raysim.workloads.datasets.fetch import data_root
-from raysim.workloads.presets import OWN_DATA, PRESETS, on_preset
+from raysim.workloads.presets import PRESETS, on_preset
 from raysim.workloads.sweeps import FILE_KEYS
 
 
@@ -72,7 +72,7 @@ def load_config(
             `preset` names a preset that gives the others. The table `[study]` of a study is left
             out. `dataset.name=NAME`, without a preset, is FedAvg on the partition `iid` with
             default settings; `model.name` must be given. A file or folder of data is the preset
-            `own-data` with its path.
+            `own-data` with its path, or `own-images`.
         overrides: Values by dotted key, for example {"local.lr": 0.05}. With `own-data`, settings
             of the dataset need no group: {"target": "spam"}.
         listener: Told how the data is prepared, if its natural clients must be counted; the default
@@ -84,8 +84,8 @@ def load_config(
     """
     changes, start = dict(overrides or {}), str(source)
     if is_own_data(start):
-        changes = {**path_of(start), **with_groups(changes)}
-        start = OWN_DATA
+        start, path = preset_of(start)
+        changes = {**path, **with_groups(changes)}
     raw, changed = _read(start)
     raw = apply_overrides(raw, changes)
     check_plain(raw)

@@ -1,4 +1,4 @@
-"""Five folders of images with the preset `own-data`, next to a linear model of all rows.
+"""Five folders of images with the preset `own-images`, next to a linear model of all rows.
 
 `python -m tests.benchmarks.image_folders FOLDER` writes the first images of packaged data sets once
 as PNG files in folders by class (`raysim data fetch` has mnist, fashion-mnist and cifar10, and

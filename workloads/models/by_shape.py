@@ -6,7 +6,7 @@ from torch import nn
 
 from raysim.samples.data import Model
 from raysim.workloads.models.mlp import SyntheticMlp
-from raysim.workloads.models.parts import convolution, fully_connected
+from raysim.workloads.models.parts import convolution
 from raysim.workloads.models.stages import Staged
 
 LEAST_SIDE = 8
@@ -14,7 +14,7 @@ LEAST_SIDE = 8
 CHANNELS = (32, 64)
 """Channels of the first convolution, and of each further one."""
 GROUPS = 8
-"""Groups of channels that are normalised, which keeps steps of images and of tables alike."""
+"""Groups of channels that are normalised."""
 UNITS = 128
 
 
@@ -35,6 +35,11 @@ class ByShape(Model):
         flat = channels * height * width
         return Staged(
             features=nn.Sequential(*layers),
-            hidden=nn.Sequential(nn.Flatten(), *fully_connected((flat, UNITS))),
+            hidden=nn.Sequential(
+                nn.Flatten(),
+                nn.Linear(flat, UNITS),
+                nn.LayerNorm(UNITS, elementwise_affine=False),
+                nn.ReLU(),
+            ),
             head=nn.Sequential(nn.Linear(UNITS, classes)),
         )

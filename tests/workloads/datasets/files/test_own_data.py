@@ -10,7 +10,7 @@ from PIL import Image
 
 import raysim
 from raysim.errors import DataError
-from raysim.workloads.presets import OWN_DATA
+from raysim.workloads.presets import OWN_DATA, OWN_IMAGES, PRESETS
 from tests.workloads.datasets.files import layouts
 
 COUNT = 60
@@ -105,5 +105,7 @@ def test_a_folder_of_images_is_learned_by_a_small_cnn(place):
             pixels[draw.integers(16)] = 200
             image = Image.fromarray(pixels if name == "lying" else pixels.T)
             image.save(place / "bars" / name / f"{number}.png")
-    result = raysim.run(raysim.load_config("bars", {"rounds": 8, "clients": 2, "out": "run"}))
+    settings = raysim.load_config("bars", {"rounds": 8, "clients": 2, "out": "run"})
+    assert settings.local == PRESETS[OWN_IMAGES].settings.local
+    result = raysim.run(settings)
     assert result.summary["final_accuracy"] > 0.95
