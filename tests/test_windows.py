@@ -22,6 +22,7 @@ SETTINGS = (
 MORE = "keep_clients=true trace=true evaluation.clients=true clock.name=devices"
 COMMANDS = (
     f"raysim run mnist-fedavg {SETTINGS} {MORE} rounds=3 out=run",
+    f"raysim run mnist-fedavg {SETTINGS} rounds=2 out=none --dry-run",
     "raysim resume run rounds=5",
     "raysim compare run",
     "raysim report run -o report.html",
@@ -43,6 +44,8 @@ def test_runs_of_one_process_work_with_what_windows_has(tmp_path, monkeypatch):
         check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout
+    assert "no run directory is made" in done.stdout
+    assert "memory  " not in done.stdout  # unknown there
     assert "report: report.html" in done.stdout and "5/5  finished" in done.stdout
     straight = f"{SETTINGS} rounds=5 out={tmp_path / 'straight'}"
     raysim.run(raysim.load_config("mnist-fedavg", changes(straight.split(), None)))

@@ -9,10 +9,10 @@ Legend: K clients, m of them a round, R rounds.
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
 
 from raysim.config import Settings
 from raysim.process.machine.cores import usable_cores
@@ -38,7 +38,7 @@ class Estimate:
     Attributes:
         seconds: Its parts, with its actors.
         actors: Number of actors; 0 in this process.
-        memory: Bytes in memory of all its processes.
+        memory: Bytes in memory of all its processes; NaN if they are unknown, as on Windows.
         disk: Bytes of its run directory.
         bytes_up: Bytes that the clients of a round send.
         bytes_down: Bytes that they receive.
@@ -99,7 +99,11 @@ def with_actors(parts: Seconds, settings: Settings, actors: int) -> Seconds:
 
 
 def peak_memory() -> float:
-    """Return the largest memory that this process has had, in bytes."""
+    """Return the largest memory that this process has had, in bytes; NaN if it is unknown."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return nan
     unit = 1 if sys.platform == "darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isnan
 
 from raysim.config import Settings
 from raysim.display.units import counted, in_fitting_unit
@@ -33,7 +34,8 @@ def dry_run_lines(settings: Settings) -> Iterator[str]:
     up, down = (in_fitting_unit(count, "B") for count in (found.bytes_up, found.bytes_down))
     both = in_fitting_unit((found.bytes_up + found.bytes_down) * settings.rounds, "B")
     yield f"time    {in_fitting_unit(found.seconds.total, 's')} ({shares})"
-    yield f"memory  {in_fitting_unit(found.memory, 'B')} in {place}"
+    if not isnan(found.memory):
+        yield f"memory  {in_fitting_unit(found.memory, 'B')} in {place}"
     yield f"disk    {in_fitting_unit(found.disk, 'B')} in the run directory"
     yield (
         f"bytes   {up} up and {down} down a round of {settings.cohort_size} of"
