@@ -70,7 +70,7 @@ def show(
     if out:
         data_page.check_drawing(out)
     if found := data_page.without_target(config, changes):
-        console.print(found)
+        console.print(found, soft_wrap=True)  # a command, to be copied
         return
     with loading(console) as listener:
         settings = raysim.load_config(config, changes)

@@ -37,10 +37,12 @@ def preset_of(start: str) -> tuple[str, dict[str, str]]:
     """
     if start in OWN:
         return start, {}
-    if Path(start, "config.json").is_file():
-        raise SettingsError(
-            f"{visible(start)}: is the folder of a run; type: raysim resume {shlex.quote(start)}"
-        )
+    with suppress(OSError):  # a name that is too long
+        if Path(start, "config.json").is_file():
+            raise SettingsError(
+                f"{visible(start)}: is the folder of a run; type: raysim resume"
+                f" {shlex.quote(start)}"
+            )
     return OWN_IMAGES if _has_images(Path(start)) else OWN_DATA, {PATH: start}
 
 
@@ -56,12 +58,14 @@ def _is_data(start: str) -> bool:
     suffix = suffix_of(path)
     if suffix in OF_SETTINGS:
         return suffix == ".json" and path.is_file() and _has_array(path)
-    return os.path.lexists(path) or suffix in (*OF_DATA, ZIP)
+    return os.path.lexists(start) or suffix in (*OF_DATA, ZIP)
 
 
 def _has_images(path: Path) -> bool:
     """Return whether a folder, or a folder below it, has images."""
-    return path.is_dir() and any(is_image(file.name) for file in path.rglob("*"))
+    with suppress(OSError):  # a name that is too long
+        return path.is_dir() and any(is_image(file.name) for file in path.rglob("*"))
+    return False
 
 
 def _has_array(path: Path) -> bool:
