@@ -578,14 +578,8 @@ RULES = (
     Rule(
         Kind(
             "loops of your own that keep `client.state`",
-            _loops(lambda seen: OWN_LOOP in seen.keeping, True),
-            "rehearsed",
-        ),
-        *(OVERLAPPING, f"{OVERLAP}: their order would change what it keeps"),
-    ),
-    Rule(
-        Kind(
-            "loops of your own that keep it later", _loops(lambda seen: seen.keeps, True), "result"
+            _loops(lambda seen: seen.keeps, True),
+            "result",
         ),
         *(OVERLAPPING, f"{OVERLAP}: their order would change what it keeps"),
     ),

@@ -443,7 +443,7 @@ SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"rules": Rules(penalties=(lambda *seen: seen[2].y.sum(),)), "epochs": 0},
     ),
     f"{LOOP}: does not go with method.name=fedbuff, whose rounds overlap: their order would": (
-        *({**OWN, **FEDBUFF}, {"keeping": ["train"]}, {"keeping": []}),
+        *({**OWN, **FEDBUFF}, {"keeps": True}, {"keeps": False}),
     ),
     f"channel.masks: does not go with {LOOP}, which returns the number 'n' of single clients": (
         *({**OWN, **MASKS}, {"of_stages": {"train": "n"}}, {"of_stages": {}}),
@@ -553,7 +553,7 @@ def moment_of(shown: Mapping[str, Any]) -> Moment:
     """Return the moment at which something is seen of a pass."""
     if "keeping" in shown:
         return "rehearsed"
-    return "result" if {"means", "numbers", "of_stages"} & shown.keys() else "pass"
+    return "result" if {"means", "numbers", "of_stages", "keeps"} & shown.keys() else "pass"
 
 
 def seen_of(settings: raysim.Settings, shown: Mapping[str, Any]) -> Seen:
