@@ -80,6 +80,7 @@ def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
     """
     import raysim
     from raysim import methods, workloads  # noqa: F401 - registers the components
+    from raysim.config import parse
     from raysim.storage.checkpoints import save_tensors
     from raysim.storage.run_directory import RunDirectory
     from raysim.storage.sealed.models import read_model
@@ -87,7 +88,7 @@ def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
     listener = printing(console)
     directory = RunDirectory(run_dir)
     raw, own_task = directory.read_config(listener.note)
-    directory.check_finished(raw, own_task)
+    directory.check_finished(parse(raw), own_task)
     if client is None:
         save_tensors(out, read_model(run_dir, listener.note))
         return

@@ -103,8 +103,8 @@ class TrainedModel:
         raw, own_task = directory.read_config(listener.note)
         if own_task:
             raise RunError(f"{run}: this run had its own task; raysim.load returns its network")
-        directory.check_finished(raw, own_task)
         settings = parse(raw)
+        directory.check_finished(settings, own_task)
         if (stored := directory.read_preparation()) is None:
             raise RunError(
                 f"{directory.preparation}: not there: it is lost, or an earlier version of raysim"

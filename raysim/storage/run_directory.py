@@ -139,15 +139,14 @@ class RunDirectory:
         every = settings.evaluation.every
         return self.is_finished(settings.target_accuracy, settings.rounds, every)
 
-    def check_finished(self, raw: Mapping[str, Any], own_task: bool) -> None:
-        """Check that the run is finished, by what `read_config` has returned.
+    def check_finished(self, settings: Settings, own_task: bool) -> None:
+        """Check that the run is finished, by its settings.
 
         Raises:
             RunError: it is not.
         """
-        rounds = raw["rounds"]
-        if not self.is_finished(raw["target_accuracy"], rounds, raw["evaluation"]["every"]):
-            number = Checkpoints(self.checkpoints).words().get("round", 0)
+        if not self.is_finished_by(settings):
+            number, rounds = Checkpoints(self.checkpoints).words().get("round", 0), settings.rounds
             raise RunError(
                 f"{self.path}: is unfinished: its checkpoints reach round {number} of {rounds};"
                 f" to finish it, {resume_advice(self.path, own_task=own_task)}"

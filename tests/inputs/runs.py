@@ -185,8 +185,8 @@ USED_CASES = [
     *(Case(words, ("schema=99",), run="config newer") for words in USES.values()),
     *(Case(words, ("own task",), run="config own task") for words in USES.values()),
     *(Case(words, ("checkpoints",), run="checkpoints file") for words in USES.values()),
-    Case(USES["predict"], ("small.toml: no known format",), run="a file"),
-    Case(("predict", "run", "nowhere.csv"), ("nowhere.csv: not there",), run="a file"),
+    Case(USES["predict"], ("small.toml: no known format",), run="finished"),
+    Case(("predict", "run", "nowhere.csv"), ("nowhere.csv: not there",), run="finished"),
 ]
 CASES = [*USED_CASES, *COMPARED_CASES, *REFUSED_CASES, *PATH_CASES, *RUN_CASES]
 STRAY_CASES = [Case(("resume", "run"), run=name) for name in STRAY]
