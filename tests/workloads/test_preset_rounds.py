@@ -17,6 +17,7 @@ import torch
 
 import raysim
 from raysim.config import Settings
+from raysim.facade.own_data import is_own_data
 from raysim.federation.federation import from_settings
 from raysim.numbers.seeds import stream
 from raysim.samples.arrow import write_split
@@ -135,7 +136,7 @@ images by colour, classes out of proportion, and privacy of equal clients."""
     [
         pytest.param(name, marks=[pytest.mark.full] if name in SLOW else [])
         for name in PRESETS
-        if name not in TWINS
+        if name not in TWINS and not is_own_data(name)  # which have no data
     ],
     indirect=True,
 )

@@ -34,4 +34,5 @@ def test_all_that_a_paper_holds_begins_with_its_name_and_is_registered(folder):
 def test_all_else_that_is_registered_is_for_getting_started():
     prefixes = tuple(f"{folder.name}-" for folder in FOLDERS)
     others = [n for n in (*PRESETS, *TABLES, *FIGURES) if not n.startswith(prefixes)]
-    assert others == ["mnist-fedavg", "mnist-noniid", "mnist-1000", "mnist-million"]
+    mnist = ["mnist-fedavg", "mnist-noniid", "mnist-1000", "mnist-million"]
+    assert others == ["own-data", "own-images", *mnist]
