@@ -23,13 +23,9 @@ def dry_run_lines(settings: Settings) -> Iterator[str]:
         yield from notes[-1:]
         return
     found = estimate(settings)
-    parts = {
-        "start": found.seconds.start,
-        "training": found.seconds.training,
-        "evaluation": found.seconds.evaluation,
-        "checkpoints": found.seconds.checkpoints,
-    }
-    shares = ", ".join(f"{name} {in_fitting_unit(part, 's')}" for name, part in parts.items())
+    names = ("start", "training", "evaluation", "checkpoints")
+    parts = {name: in_fitting_unit(getattr(found.seconds, name), "s") for name in names}
+    shares = ", ".join(f"{name} {part}" for name, part in parts.items())
     place = f"this process and {found.actors} actors" if found.actors else "this process"
     up, down = (in_fitting_unit(count, "B") for count in (found.bytes_up, found.bytes_down))
     both = in_fitting_unit((found.bytes_up + found.bytes_down) * settings.rounds, "B")
