@@ -33,9 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("used")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAYSIM_DATA", str(folder / "data"))
-        used.trained(folder)
-        (prepared,) = folder.glob("data/files/prepared/*/test.arrow")
-        shutil.copy(prepared, folder / "test.arrow")
+        used.trained_with_test(folder)
         for lost in ("train.csv", "test.csv"):
             (folder / lost).unlink()
         shutil.rmtree(folder / "data")

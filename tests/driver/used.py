@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,13 @@ def trained(folder: Path, **changes: Any) -> raysim.Result:
     write(folder / "train.csv", rows(120))
     write(folder / "test.csv", rows(40, seed=1))
     return raysim.run(settings(folder, **changes))
+
+
+def trained_with_test(folder: Path) -> None:
+    """Train on the table, and keep its prepared test samples as `test.arrow`."""
+    trained(folder)
+    (prepared,) = folder.glob("data/files/prepared/*/test.arrow")
+    shutil.copy(prepared, folder / "test.arrow")
 
 
 def command_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Command:
