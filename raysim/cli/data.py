@@ -20,15 +20,21 @@ console = Console(emoji=False)
 
 
 @data.command()
-def fetch(name: Annotated[str, typer.Argument(help="a dataset")]) -> None:
-    """Fetch, check and prepare a dataset."""
+def fetch(name: Annotated[str, typer.Argument(help="a dataset, or a pretrained network")]) -> None:
+    """Fetch, check and prepare a dataset, or a pack: a pretrained network."""
     from raysim import workloads  # noqa: F401 - registers the datasets
     from raysim.api.components import build_component
     from raysim.cli.live_view import loading
     from raysim.federation.prepared import prepared
     from raysim.samples.data import DATASETS
     from raysim.workloads.datasets.fetch import data_root
+    from raysim.workloads.models.pretrained.packs import PACKS, fetched
 
+    if name in PACKS:
+        with loading(console) as listener:
+            folder = fetched(name, listener.preparing)
+        print_line(console, f"{name}, {PACKS[name].about}: {folder}")
+        return
     dataset = build_component(DATASETS.get(name), {}, "dataset.")
     with loading(console) as listener:
         paths = prepared(dataset, data_root(), listener.preparing)
@@ -92,11 +98,12 @@ def show(
 
 @data.command(name="list")
 def list_data() -> None:
-    """List the datasets and which of them are prepared."""
+    """List the datasets and packs, and which of them are there."""
     from raysim import workloads  # noqa: F401 - registers the datasets
     from raysim.display.units import in_fitting_unit
     from raysim.samples.data import DATASETS
     from raysim.workloads.datasets.fetch import data_root
+    from raysim.workloads.models.pretrained.packs import PACKS, folder_of_pack
 
     root = data_root()
     table = Table("dataset", "prepared", title=f"data root {root}", title_justify="left", box=None)
@@ -105,3 +112,9 @@ def list_data() -> None:
         size = sum(path.stat().st_size for path in prepared)
         table.add_row(name, in_fitting_unit(size, "B") if prepared else "no")
     console.print(table)
+    packs = Table("pretrained network", "fetched", "", box=None)
+    for name, pack in PACKS.items():
+        files = folder_of_pack(name).glob("*")
+        size = sum(path.stat().st_size for path in files)
+        packs.add_row(name, in_fitting_unit(size, "B") if size else "no", pack.about)
+    console.print(packs)

@@ -1,0 +1,1 @@
+"""Pretrained networks in the formats of Hugging Face: packs, tokenizers, network, adapters."""

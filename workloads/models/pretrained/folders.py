@@ -1,0 +1,142 @@
+"""Folder of a pretrained network that `model.path` names: a folder, a pack, or one of the hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from raysim.errors import DataError, SettingsError, visible
+from raysim.user_input import parse_json, user_path
+from raysim.workloads.datasets.fetch import data_root
+from raysim.workloads.models.pretrained.extra import check_extra
+from raysim.workloads.models.pretrained.packs import MODELS_FOLDER, PACKS, fetched
+
+CONFIG = "config.json"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+"""Files that are taken from the hub; no code, and no pickle."""
+NAMED = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+"""Name of a network on the hub."""
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def absolute(path: str) -> str:
+    """Return a path with an absolute folder, as workers have other working directories.
+
+    Names of packs and of networks on the hub stay as they are.
+
+    Raises:
+        SettingsError: the path is none.
+    """
+    name, _, commit = path.partition("@")
+    if path in PACKS or (commit and NAMED.fullmatch(name)):
+        return path
+    return str(user_path(path, "model.path").absolute())
+
+
+def folder_of(path: str, setting: str = "model.path") -> Path:
+    """Return the folder of a pretrained network; fetch it first if it is a pack or of the hub.
+
+    Args:
+        path: The folder, the name of a pack, or NAME@COMMIT.
+        setting: The setting that has it, for errors.
+
+    Raises:
+        SettingsError: there is no such folder, or the path names no commit.
+        DataError: it cannot be fetched, or the folder has no configuration.
+    """
+    if path in PACKS:
+        return fetched(path)
+    name, _, commit = path.partition("@")
+    if commit and NAMED.fullmatch(name):
+        folder = _of_hub(name, commit, f"{setting}={path}")
+    else:
+        folder = _given(path, setting)
+    if not (folder / CONFIG).is_file():
+        raise DataError(f"{setting}={path}: has no {CONFIG}, so that its architecture is unknown")
+    return folder
+
+
+def configuration(folder: Path, origin: str) -> dict[str, Any]:
+    """Return the configuration in a folder, as its file has it.
+
+    Args:
+        folder: The folder.
+        origin: The setting and its value, for errors.
+
+    Raises:
+        DataError: the file is no JSON object.
+    """
+    try:
+        content = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{origin}: its {CONFIG} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{origin}: its {CONFIG} must hold a JSON object")
+    return content
+
+
+def check_weights(folder: Path, origin: str) -> None:
+    """Check that a folder has weights as safetensors.
+
+    Raises:
+        DataError: it has none, or a pickle alone.
+    """
+    if any((folder / name).is_file() for name in WEIGHTS):
+        return
+    if pickle := next((name for name in PICKLES if (folder / name).is_file()), None):
+        raise DataError(
+            f"{origin}: its {pickle} is a pickle, which could run code; convert it where you trust"
+            " it: AutoModel.from_pretrained(FOLDER).save_pretrained(NEW) writes safetensors"
+        )
+    raise DataError(f"{origin}: has no weights ({WEIGHTS[0]})")
+
+
+def _given(path: str, setting: str) -> Path:
+    folder = user_path(path, setting)
+    if folder.is_dir():
+        return folder
+    typed = path.removeprefix(f"{Path.cwd()}/")  # as settings make it absolute
+    shown = f"{setting}={visible(typed)}"
+    packs = ", ".join(PACKS)
+    if NAMED.fullmatch(typed) and "/" in typed:
+        raise SettingsError(
+            f"{shown}: no such folder; a network of the hub needs its commit, whose weights never"
+            f" change: {typed}@COMMIT, with the 40 digits that its page of files shows"
+        )
+    raise SettingsError(f"{shown}: no such folder, and no pack; packs are {packs}")
+
+
+def _of_hub(name: str, commit: str, origin: str) -> Path:
+    """Return the folder of a network of the hub, downloaded under the data root.
+
+    Raises:
+        SettingsError: the commit is none, or the extra is missing.
+        DataError: it cannot be downloaded.
+    """
+    if not COMMIT.fullmatch(commit):
+        raise SettingsError(
+            f"{origin}: must name a commit by its 40 hexadecimal digits; a branch or a tag changes"
+        )
+    check_extra(origin)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
+
+    if not are_progress_bars_disabled():
+        disable_progress_bars()
+    try:
+        folder = snapshot_download(
+            name,
+            revision=commit,
+            cache_dir=data_root() / MODELS_FOLDER / "hub",
+            allow_patterns=[*FILES],
+        )
+    except Exception as error:  # the hub's client raises errors of several libraries
+        cause = " ".join(str(error).split())
+        raise DataError(
+            f"{origin}: cannot be downloaded from the hub ({visible(cause)}); give a folder with"
+            " its files"
+        ) from error
+    return Path(folder)
