@@ -228,8 +228,8 @@ class Settings(SettingsGroup):
 
     @property
     def data(self) -> Dataset:
-        """The dataset that this run reads: of its seed, if it follows that."""
-        return call(self.dataset, Dataset.for_run, self.seed)
+        """The dataset that this run reads: of its seed and its model, if it follows these."""
+        return call(call(self.dataset, Dataset.for_model, self.model), Dataset.for_run, self.seed)
 
     @property
     def stages(self) -> Mapping[str, Stage]:

@@ -14,7 +14,12 @@ from raysim.errors import visible
 from raysim.storage.checkpoints import TRAINING_SAMPLES, Checkpoints
 from raysim.storage.run_directory import RunDirectory
 from raysim.user_input import parse_json
-from raysim.workloads.datasets.files.applied import ArraysOfRun, ColumnsOfRun, NumbersOfRun
+from raysim.workloads.datasets.files.applied import (
+    ArraysOfRun,
+    ColumnsOfRun,
+    NumbersOfRun,
+    TextOfRun,
+)
 from raysim.workloads.datasets.files.dates import shown_forms
 
 if TYPE_CHECKING:
@@ -115,6 +120,9 @@ def _columns(columns: ColumnsOfRun) -> Iterator[str]:
             yield f"{name}: {what}"
         elif isinstance(column, ArraysOfRun):
             yield f"{name}: array of {column.dtype}"
+        elif isinstance(column, TextOfRun):
+            tokeniser = f"{_code(column.tokenizer)}, sha256 {column.digest[:12]}"
+            yield f"{name}: text, the first {column.length} tokens ({tokeniser})"
         else:
             yield f"{name}: 1 for its word and 0 for others, of {_listed(column.words)}"
 

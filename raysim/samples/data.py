@@ -147,16 +147,6 @@ class Dataset(Component, ABC):
         return True
 
     @property
-    def sequences(self) -> bool:
-        """Say whether inputs are sequences of unequal length, padded on the right.
-
-        Whole numbers [N, T] are padded with -1; floating-point values [N, T, D + 1] have a mask as
-        last value of each position, 0 for padding. Batches are cut to their longest sequence, in
-        multiples of 16 positions.
-        """
-        return False
-
-    @property
     def client_column(self) -> str:
         """Column that names each sample's natural client, for `partition.name=natural`."""
         return "client"
@@ -187,6 +177,11 @@ class Dataset(Component, ABC):
         """Return the dataset of a run with this seed; it replaces the dataset's `seed="run"`."""
         follows = getattr(self, "seed", None) == OF_RUN
         return self.model_copy(update={"seed": seed}) if follows else self
+
+    @returns("a raysim.Dataset", lambda returned, *_: isinstance(returned, Dataset))
+    def for_model(self, model: Model) -> Self:
+        """Return the dataset of a run with this model; text is read with its tokeniser."""
+        return self
 
     def check_files(self, root: Path) -> None:
         """Check that published files which cannot be fetched are in the data root.
@@ -455,6 +450,12 @@ class Partition(Component, ABC):
 
 class Model(Component, ABC):
     """Network description that builds a module from its fields."""
+
+    @property
+    @returns("the name of a folder, or None", str | None)
+    def tokenizer(self) -> str | None:
+        """Folder of the tokeniser that numbers its inputs; None: they are no text."""
+        return None
 
     @abstractmethod
     @returns(

@@ -67,7 +67,7 @@ CASES = {
         *("method.name=", "method.mu=", "method.reduction="),
     ],
     ("run", "mnist-fedavg", "method.m"): [],
-    ("run", "dataset.name=files", "dataset.le"): ["dataset.leave_out="],
+    ("run", "dataset.name=files", "dataset.lea"): ["dataset.leave_out="],
     ("run", "dataset.name=files", "dataset.dates_first=m"): ["month"],
     ("run", "dataset.name=syn"): ["synthetic"],
     ("sweep", "dataset.name=synthetic", "rounds=3", "dataset.us"): [

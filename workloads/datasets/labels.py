@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from raysim.api.components import build_component
+from typing import TypeVar
+
+from raysim.api.components import Component, Registry, build_component
 from raysim.errors import RaysimError
 from raysim.federation.prepared import prepared, refuse
 from raysim.results.report.partitions import Labels
 from raysim.results.runs import RunRecord
 from raysim.samples.arrow import open_split
-from raysim.samples.data import DATASETS
+from raysim.samples.data import DATASETS, MODELS
 from raysim.workloads.datasets.fetch import data_root
+
+C = TypeVar("C", bound=Component)
+
+
+def _component(record: RunRecord, registry: Registry[C]) -> C:
+    """Return a run's component of a kind.
+
+    Raises:
+        SettingsError: it has other settings today.
+    """
+    prefix = f"{registry.kind}."
+    fields = {k.removeprefix(prefix): v for k, v in record.settings.items() if k.startswith(prefix)}
+    return build_component(registry.get(fields.pop("name")), fields, prefix)
 
 
 def training_labels(record: RunRecord) -> Labels | None:
@@ -19,13 +34,13 @@ def training_labels(record: RunRecord) -> Labels | None:
     """
     from raysim import workloads  # noqa: F401 - registers the datasets
 
-    prefix = "dataset."
-    fields = {k.removeprefix(prefix): v for k, v in record.settings.items() if k.startswith(prefix)}
-    name = fields.pop("name", None)
+    name = str(record.settings.get("dataset.name"))
     if record.own_task or name not in DATASETS or not (data_root() / name / "prepared").is_dir():
         return None
     try:
-        dataset = build_component(DATASETS.get(name), fields, prefix)
+        dataset = _component(record, DATASETS)
+        if str(record.settings.get("model.name")) in MODELS:
+            dataset = dataset.for_model(_component(record, MODELS))
         paths = prepared(dataset.for_run(record.seed), data_root(), refuse)
         labels = open_split(paths["train"]).y
     except RaysimError:

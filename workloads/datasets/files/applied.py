@@ -45,7 +45,9 @@ from raysim.workloads.datasets.files.source import (
     shown,
 )
 from raysim.workloads.datasets.files.sources import Reading, find_sources
+from raysim.workloads.datasets.files.texts import Text
 from raysim.workloads.datasets.files.unzipped import ZIP
+from raysim.workloads.datasets.text import Tokeniser
 
 Missing = Literal["refuse", "drop", "mean", "zero"]
 
@@ -124,8 +126,34 @@ class ArraysOfRun(_Part):
         )
 
 
+class TextOfRun(_Part):
+    """A column of text that a run was trained on."""
+
+    kind: Literal["text"] = "text"
+    name: str
+    tokenizer: str
+    digest: str
+    length: int
+    longest: int
+
+    @property
+    def made(self) -> Text:
+        """The feature.
+
+        Raises:
+            DataError: the tokeniser is not there any more, or another one.
+        """
+        tokeniser = Tokeniser.of(self.tokenizer)
+        if tokeniser.digest != self.digest:
+            raise DataError(
+                f"dataset.tokenizer={self.tokenizer}: is another tokeniser than the run's; restore"
+                f" it (sha256 {self.digest[:12]}...)"
+            )
+        return Text(self.name, tokeniser, min(self.length, self.longest), self.longest)
+
+
 ColumnOfRun = Annotated[
-    NumbersOfRun | WordsOfRun | ArraysOfRun,
+    NumbersOfRun | WordsOfRun | ArraysOfRun | TextOfRun,
     Field(discriminator="kind"),
 ]
 
@@ -155,9 +183,17 @@ class ColumnsOfRun(_Part):
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
-def _described(feature: Feature) -> NumbersOfRun | WordsOfRun | ArraysOfRun:
+def _described(feature: Feature) -> NumbersOfRun | WordsOfRun | ArraysOfRun | TextOfRun:
     if isinstance(feature, Words):
         return WordsOfRun(name=feature.name, words=sorted(feature.seen))
+    if isinstance(feature, Text):
+        return TextOfRun(
+            name=feature.name,
+            tokenizer=feature.tokeniser.name,
+            digest=feature.tokeniser.digest,
+            length=feature.length,
+            longest=feature.longest,
+        )
     figures = FiguresOfRun.of(feature.figures)
     if isinstance(feature, Arrays):
         return ArraysOfRun(
@@ -253,11 +289,13 @@ class NewRows:
         there = np.ones(len(batch), dtype=bool)
         for feature in self.features:
             values = batch[feature.name]
-            fills = self.missing in ("mean", "zero") and not is_list(values.type)
+            is_text = isinstance(feature, Text)
+            values = feature.texts(values) if isinstance(feature, Text) else values
+            fills = self.missing in ("mean", "zero") and not (is_text or is_list(values.type))
             missing = is_missing(values).to_numpy(zero_copy_only=False)
             if fills or not missing.any():
                 continue
-            if self.missing != "drop":
+            if self.missing == "refuse" or not (is_text or self.missing == "drop"):
                 row = start + int(missing.argmax()) + 1
                 raise DataError(
                     f"column {shown(feature.name)}: a value is missing in row {row}; the run was"
@@ -271,6 +309,8 @@ class NewRows:
         """Check that the values of a column can be encoded; count unknown words."""
         values = batch[feature.name]
         where = f"column {shown(feature.name)}"
+        if isinstance(feature, Text):
+            return
         if isinstance(feature, Arrays):
             _check_arrays(feature, values.type, where)
         elif isinstance(feature, Dates):
@@ -315,7 +355,10 @@ class NewRows:
                 " as in a test set, such a word is none of the known ones"
             )
         if self.lacking:
-            yield f"{self.lacking} rows lack a value, and have no prediction (dataset.missing=drop)"
+            yield (
+                f"{self.lacking} rows lack a value, and have no prediction"
+                f" (dataset.missing={self.missing})"
+            )
 
 
 def _check_arrays(feature: Arrays, kind: pa.DataType, where: str) -> None:

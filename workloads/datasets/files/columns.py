@@ -22,6 +22,7 @@ from raysim.numbers.arrays import Array
 from raysim.workloads.datasets.files.dates import ISO, as_dates, shown_forms
 from raysim.workloads.datasets.files.kinds import Kind, as_numbers
 from raysim.workloads.datasets.files.source import as_array, as_words, naming, shown
+from raysim.workloads.datasets.files.texts import Text
 
 MOST_WORDS = 1_000
 """Most different words of a feature."""
@@ -314,7 +315,7 @@ class Arrays:
         return x
 
 
-Feature = Number | Words | Arrays
+Feature = Number | Words | Arrays | Text
 
 
 def inputs(features: Iterable[Feature], batch: pa.RecordBatch) -> Array:
@@ -340,6 +341,8 @@ def read_as(features: Sequence[Feature]) -> list[str]:
         columns = listed([date.name for date in dates if date.form == form])
         written = f" ({shown_forms(((form,),))})" if form else ""
         told.append(f"month, weekday and hour of {columns}{written}")
+    for text in (feature for feature in features if isinstance(feature, Text)):
+        told.append(f"text {shown(text.name)} (tokens of {shown(text.tokeniser.name)[1:-1]})")
     return (
         told
         + [_as_arrays(feature) for feature in features if isinstance(feature, Arrays)][:MOST_TOLD]

@@ -33,6 +33,7 @@ from raysim.workloads.datasets.files.source import Source, Sources
 from raysim.workloads.datasets.files.sources import Reading, find_sources
 from raysim.workloads.datasets.files.unzipped import ZIP, opened, unpacked
 from raysim.workloads.datasets.prepared import WORK, NeededError, prepare_once
+from raysim.workloads.datasets.text import Tokeniser
 
 REVISION = 12
 """Raised when the same files and settings give other prepared data."""
@@ -101,14 +102,16 @@ class FileDataset(Choice):
         """
         sources = self.sources(root)
         try:
-            folder, variant = root / self.folder, self._variant(sources)
+            tokeniser = self.tokeniser if self.text_setting else None
+            folder, variant = root / self.folder, self._variant(sources, tokeniser)
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
         more = ["classes"] if self.task == "classification" else []
         splits = ("train", "test", *more, NOTES, PREPARATION)
 
         def build(work_folder: Path) -> dict[str, Split | Iterator[Split]]:
-            samples = Samples.of(self.extracted(sources, work_folder), self, progress)
+            read = self.extracted(sources, work_folder)
+            samples = Samples.of(read, self, progress, tokeniser, work_folder)
             built: dict[str, Split | Iterator[Split]] = {
                 split: samples.parts(split) for split in ("train", "test")
             }
@@ -143,7 +146,7 @@ class FileDataset(Choice):
         """
         return sources
 
-    def _variant(self, sources: Sources) -> str:
+    def _variant(self, sources: Sources, tokeniser: Tokeniser | None) -> str:
         """Return the name of the prepared files, of settings and the files' sizes and times."""
         fields = self.model_dump(mode="json")
         files = [
@@ -152,7 +155,7 @@ class FileDataset(Choice):
             for path in source.files
             for about in (path.stat(),)
         ]
-        text = json.dumps([REVISION, fields, files])
+        text = json.dumps([REVISION, fields, files, tokeniser and tokeniser.digest])
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         (first, *_) = sources.values()
         return f"{portable_name(first.path.stem)[:40]}-{digest}"

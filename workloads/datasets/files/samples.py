@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from raysim.api.components import suggest
 from raysim.errors import DataError
 from raysim.numbers.arrays import Array
-from raysim.samples.data import Dataset, Progress, Split
+from raysim.samples.data import Progress, Split
 from raysim.user_input.limits import MOST
 from raysim.workloads.datasets.files.applied import ColumnsOfRun, Missing
 from raysim.workloads.datasets.files.columns import (
@@ -35,9 +35,11 @@ from raysim.workloads.datasets.files.columns import (
 )
 from raysim.workloads.datasets.files.dates import First
 from raysim.workloads.datasets.files.division import FRACTION, SPLITS, Rows, by_fraction
-from raysim.workloads.datasets.files.kinds import Kind
+from raysim.workloads.datasets.files.kinds import Kind, Place
 from raysim.workloads.datasets.files.source import Source, Sources, naming, shown
 from raysim.workloads.datasets.files.targets import Classes, Targets, clients
+from raysim.workloads.datasets.files.texts import Text, with_tokens
+from raysim.workloads.datasets.text import TextDataset, Tokeniser
 
 PART_BYTES = 64 * 2**20
 """Bytes of inputs that are written as one part."""
@@ -71,7 +73,7 @@ Name = Annotated[str, BeforeValidator(_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
-class Choice(Dataset):
+class Choice(TextDataset):
     """Settings that choose the parts of a source that become samples, and their encoding."""
 
     target: Name | None = Field(
@@ -81,6 +83,9 @@ class Choice(Dataset):
         default=None,
         description="columns of inputs; none: the images, or all but target, client, split and"
         " leave_out",
+    )
+    text: Name | None = Field(
+        default=None, description="column of text, whose tokens are the inputs, and the only ones"
     )
     leave_out: Names = Field(default=(), description="columns that are no inputs")
     client: Name | None = Field(
@@ -124,6 +129,18 @@ class Choice(Dataset):
             raise ValueError(f"dates_first={self.dates_first}: needs dataset.dates")
         return self
 
+    @model_validator(mode="after")
+    def _text_is_alone(self) -> Self:
+        others = ("features", "categories", "dates", "standardise")
+        if self.text and (given := [name for name in others if getattr(self, name)]):
+            raise ValueError(f"text={self.text}: is the only input; leave out dataset.{given[0]}")
+        return self
+
+    @property
+    def text_setting(self) -> str:
+        """Setting that makes inputs of texts, as it is typed; empty where none does."""
+        return f"dataset.text={shown(self.text)}" if self.text else ""
+
 
 def target_of(source: Source, choice: Choice) -> str:
     """Return the column to predict; empty if none is known."""
@@ -133,12 +150,13 @@ def target_of(source: Source, choice: Choice) -> str:
 
 @dataclass(frozen=True)
 class Roles:
-    """Columns of a source by role; `client` and `split` are empty if no column has the role."""
+    """Columns of a source by role; `client`, `split` and `text` are empty without such a column."""
 
     features: tuple[str, ...]
     target: str
     client: str
     split: str
+    text: str
 
     @classmethod
     def of(cls, sources: Sources, choice: Choice) -> Roles:
@@ -160,8 +178,9 @@ class Roles:
         others = [n for n in source.names if n not in left_out and not UNNAMED.fullmatch(n)]
         if len(source.images) == 1 and source.images[0] in others:
             others = [*source.images]
-        features = choice.features or tuple(others)
-        roles = cls(features, target, client, split if split in source.names else "")
+        text = choice.text or ""
+        features = (text,) if text else choice.features or tuple(others)
+        roles = cls(features, target, client, split if split in source.names else "", text)
         roles._check(source, choice)
         return roles
 
@@ -171,7 +190,8 @@ class Roles:
         }
         chosen |= {name: "dates" for name in choice.dates}
         chosen |= {name: "leave_out" for name in choice.leave_out if name not in chosen}
-        for name, setting in {**chosen, self.client: "client", self.target: "target"}.items():
+        roles = {self.client: "client", self.target: "target", self.text: "text"}
+        for name, setting in {**chosen, **roles}.items():
             if name and name not in source.names:
                 raise _no_column(setting, name, source)
         for setting in ("categories", "dates"):
@@ -216,8 +236,8 @@ class Roles:
 
     @property
     def of_samples(self) -> tuple[str, ...]:
-        """Columns without which a row is no sample: the target, and the client."""
-        return tuple(name for name in (self.target, self.client) if name)
+        """Columns without which a row is no sample: the target, the client and the text."""
+        return tuple(name for name in (self.target, self.client, self.text) if name)
 
 
 def _no_column(setting: str, name: str, source: Source) -> DataError:
@@ -250,13 +270,32 @@ class Samples:
     missing: Missing
 
     @classmethod
-    def of(cls, sources: Sources, choice: Choice, progress: Progress) -> Samples:
+    def of(
+        cls,
+        sources: Sources,
+        choice: Choice,
+        progress: Progress,
+        tokeniser: Tokeniser | None = None,
+        work_folder: Path = Path(),
+    ) -> Samples:
         """Read the sources twice, for the kinds of columns and for the training set's figures.
+
+        Args:
+            sources: The sources.
+            choice: The settings.
+            progress: Called as the work proceeds.
+            tokeniser: Tokeniser of the column of text; None: there is none.
+            work_folder: Folder for files that are needed while the samples are read.
 
         Raises:
             DataError: they do not fit the settings.
         """
         roles = Roles.of(sources, choice)
+        text = Text(roles.text, tokeniser, choice.length) if tokeniser else None
+        if text:
+            files = {name: work_folder / f"tokens-{name}" for name in sources}
+            sources = {n: with_tokens(source, text, files[n]) for n, source in sources.items()}
+            text.check(next(iter(sources.values())).path)
         needed = roles.needed(choice.missing)
         whole = {name: Rows(source, roles.used, needed=needed) for name, source in sources.items()}
         progress("read files", 0, 3)
@@ -265,7 +304,8 @@ class Samples:
         notes += _filled(kinds, choice)
         rows = _divided(sources, roles, choice)
         alone = len(roles.features) == 1
-        features = tuple(_feature(name, kinds[name], choice, alone) for name in roles.features)
+        features: tuple[Feature, ...] = (text,) if text else ()
+        features = features or tuple(_feature(n, kinds[n], choice, alone) for n in roles.features)
         target = _target(roles.target, kinds[roles.target], choice)
         kind_of_clients = kinds[roles.client].clients if roles.client else pa.string()
         unread = dict.fromkeys(source.unread for source in sources.values() if source.unread)
@@ -320,6 +360,7 @@ class Samples:
             *_standardised(self.features),
             *_raw_sizes(self.features),
             *self.target.notes(),
+            *(line for f in self.features if isinstance(f, Text) for line in f.notes()),
         ]
         yield Split(np.array(lines, dtype=str), np.arange(len(lines)))
 
@@ -400,7 +441,7 @@ def _kinds(
     names_by_setting = {
         name: getattr(choice, name) for name in ("leave_out", "categories", "dates")
     }
-    kinds = {name: Kind(names_by_setting, name in roles.features) for name in roles.used}
+    kinds = {n: Kind(names_by_setting, n in roles.features and n != roles.text) for n in roles.used}
     total = left_out = 0
     for part in rows.values():
         if absent := sorted({*roles.used} - {*part.source.names}):
@@ -421,17 +462,23 @@ def _kinds(
             if (count := count + len(batch)) > MOST:
                 raise DataError(f"{part.source.path}: has more than {MOST} rows")
             for name in names:
-                kind, values, column = kinds[name], batch[name], batch.schema.field(name)
-                if name == roles.client and name not in (*roles.features, roles.target):
-                    kind.see_clients(values, place)
-                elif name in choice.dates:
-                    kind.see_dates(values, column, place)
-                else:
-                    kind.see(values, column, place)
+                see = _looked_at(kinds[name], name, roles, choice)
+                see(batch[name], batch.schema.field(name), place)
     if not left_out:
         return kinds, ()
     path = next(iter(rows.values())).source.path
     return kinds, (_rows_left_out(path, left_out, total, roles, choice.missing),)
+
+
+def _looked_at(
+    kind: Kind, name: str, roles: Roles, choice: Choice
+) -> Callable[[pa.Array, pa.Field, Place], object]:
+    """Return the function of a kind that takes in a batch of its column, by the column's role."""
+    if name == roles.text:
+        return lambda values, column, place: kind.count(values, place)
+    if name == roles.client and name not in (*roles.features, roles.target):
+        return lambda values, column, place: kind.see_clients(values, place)
+    return kind.see_dates if name in choice.dates else kind.see
 
 
 def _rows_left_out(path: Path, left_out: int, total: int, roles: Roles, missing: Missing) -> str:
