@@ -31,8 +31,10 @@ from raysim.api.rules import Transform as Transform
 from raysim.api.rules import Upload as Upload
 from raysim.api.rules import View as View
 from raysim.api.scoring import CLASSIFICATION as CLASSIFICATION
+from raysim.api.scoring import LANGUAGE_MODEL as LANGUAGE_MODEL
 from raysim.api.scoring import REGRESSION as REGRESSION
 from raysim.api.scoring import Scoring as Scoring
+from raysim.api.scoring import multiple_choice as multiple_choice
 from raysim.api.selection import Results as Results
 from raysim.api.selection import Sampling as Sampling
 from raysim.api.selection import Selection as Selection

@@ -120,18 +120,29 @@ class Outputs(NamedTuple):
         return self._replace(logits=self.logits / temperature)
 
 
+PADDED_TO = 16
+"""Sequences are padded to multiples of so many positions, so that batches have few shapes."""
+
+
+def padded_length(lengths: Integers) -> int:
+    """Return the length of a batch of sequences: of the longest one, in PADDED_TO rounded up."""
+    return -(-max(1, int(lengths.max())) // PADDED_TO) * PADDED_TO
+
+
 class Batch(NamedTuple):
     """Samples: inputs x [B, ...] and targets y [B, ...], with the scoring that compares them.
 
     A batch of local training is a view of a buffer that the next epoch overwrites. Where clients
     are trained together the smaller batches are padded; `weights` [B] is then 1 for a sample and 0
     for padding. Rules reduce over samples by `loss`, `mean`, `padded_with_zeros` and `size` alone.
+    `lengths` [B] are those of padded sequences x [B, T, ...], where x are sequences.
     """
 
     x: Tensor
     y: Tensor
     weights: Tensor | None = None
     scoring: Scoring = CLASSIFICATION
+    lengths: Integers | None = None
 
     def loss(self, outputs: Tensor) -> Tensor:
         """Return the mean loss of a network's outputs; by default their cross-entropy."""
@@ -148,6 +159,15 @@ class Batch(NamedTuple):
             return self.mean(losses)
         total = self.padded_with_zeros(self.scoring.weights(self.y).to(losses.dtype)).sum()
         return self.padded_with_zeros(losses).sum() / torch.where(total > 0, total, 1)
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Return some of the samples; sequences are cut as `padded_length` says."""
+        rows = slice(start, stop)
+        part = self._replace(x=self.x[rows], y=self.y[rows])
+        if self.lengths is None:
+            return part
+        lengths = self.lengths[rows]
+        return part._replace(x=part.x[:, : padded_length(lengths)], lengths=lengths)
 
     @property
     def reported(self) -> Batch:

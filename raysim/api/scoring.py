@@ -1,6 +1,6 @@
 """Scoring: the loss that clients minimise, and the metrics of an evaluation.
 
-Legend: B batch, N samples of a set, C classes.
+Legend: B batch, N samples of a set, C classes; T positions of a sequence, V tokens to choose from.
 """
 
 from __future__ import annotations
@@ -31,6 +31,17 @@ GPU_FORWARD_ROWS = 1000
 On an H200, evaluation by 250 took a third of an evaluated round (tests/benchmarks/RESULTS-GPU.md).
 A loss of whole batches is one of FORWARD_ROWS samples there, too.
 """
+FORWARD_TOKENS, GPU_FORWARD_TOKENS = 1024, 16_384
+"""Positions of sequences of one forward pass without training, on a CPU and on a GPU.
+
+Logits of 1024 positions over 49,152 tokens take 201 MB.
+"""
+NO_TOKEN = -1
+"""Token that pads a sequence."""
+IGNORED = -100
+"""Target of a position that does not count; cross_entropy's `ignore_index`."""
+NO_QUESTION = -1
+"""Question of a row that is no choice of a question."""
 AT_TEMPERATURE = "loss_at_temperature"
 """Score: the loss at `local.temperature`, in runs with another value than 1."""
 SPREAD = ("mean", *(f"d{tenth}" for tenth in range(1, 10)))
@@ -107,6 +118,9 @@ class Scoring:
         metrics: By name, `metric(predictions [N, ...], targets [N, ...])`: the score of a set of
             samples, computed from arrays.
         predict: `predict(outputs [B, ...])`: the predictions [B, ...] that metrics compare.
+        compare: `compare(outputs [B, ...], targets [B, ...])`: figures [B, ...] of a comparison,
+            which metrics are given in place of predictions; for outputs that are too many to keep.
+            None: metrics compare.
         classifies: Whether targets are class numbers [B] and outputs logits [B, C]; a temperature,
             and accuracies of single clients, need it.
         weights: `weights(targets [B, ...])`: the weight of each sample [B] in the mean loss, which
@@ -122,6 +136,7 @@ class Scoring:
     losses: Callable[[Tensor, Tensor], Tensor]
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     predict: Callable[[Tensor], Tensor] = identity
+    compare: Callable[[Tensor, Tensor], Tensor] | None = None
     classifies: bool = False
     weights: Callable[[Tensor], Tensor] | None = None
     whole_batch: bool = False
@@ -157,6 +172,16 @@ class Scoring:
         declared = by_name(self.columns)
         return by_name([LOSS, *(declared.get(name, Column(name)) for name in self.metrics)])
 
+    def compared(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return what metrics are given of a batch: predictions, or figures of a comparison."""
+        return self.compare(outputs, targets) if self.compare else self.predict(outputs)
+
+    def total_weight(self, targets: Tensor) -> float:
+        """Return the number by which the sum of the losses of a set of samples is divided."""
+        if self.weights is None or self.whole_batch:
+            return len(targets)
+        return float(self.weights(targets).sum())
+
     def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample [B]; a user's function may change its arguments.
 
@@ -165,8 +190,8 @@ class Scoring:
         """
         if self.whole_batch:
             raise SettingsError("the task's loss is of whole batches: samples have none alone")
-        if self.losses is cross_entropies:
-            return cross_entropies(outputs, targets)
+        if self.losses in CHANGE_NOTHING:
+            return self.losses(outputs, targets)
         return self.losses(outputs.clone(), targets.clone())
 
     def mean_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -287,6 +312,146 @@ CLASSIFICATION = Scoring(
     classifies=True,
     columns=(ACCURACY, Column("macro_f1", "larger", "%")),
 )
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the sum of the cross-entropies of each sequence's tokens [B].
+
+    Args:
+        logits: Logits [B, T, V].
+        targets: Tokens [B, T] or more; IGNORED where none counts. Those after T do not count.
+    """
+    return _of_positions(logits, targets).sum(1)
+
+
+def _of_positions(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each token [B, T]; 0 where none counts."""
+    targets = targets[:, : logits.shape[1]]
+    flat, wanted = logits.flatten(0, 1), targets.flatten()
+    losses = F.cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none")
+    return losses.view(targets.shape)
+
+
+def token_counts(targets: Tensor) -> Tensor:
+    """Return the number of each sequence's tokens that count [B], of targets [B, T]."""
+    return (targets != IGNORED).sum(1)
+
+
+def predicted_tokens(logits: Tensor) -> Tensor:
+    """Return the likeliest token of each position [B, T]."""
+    return logits.argmax(-1)
+
+
+def token_figures(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return figures of each sequence [B, 3]: its loss, its tokens, and those predicted right."""
+    targets = targets[:, : logits.shape[1]]
+    is_right = predicted_tokens(logits) == targets
+    figures = [token_losses(logits, targets), token_counts(targets), is_right.sum(1)]
+    return torch.stack([figure.to(logits.dtype) for figure in figures], dim=1)
+
+
+def perplexity(figures: Array, targets: Array) -> float:
+    """Return the exponential of the mean loss of a token, from figures [N, 3]."""
+    losses, counts, _ = figures.astype(np.float64).sum(0)
+    return float(np.exp(losses / counts)) if counts else float("nan")
+
+
+def token_accuracy(figures: Array, targets: Array) -> float:
+    """Return the share of tokens that are predicted right, from figures [N, 3]."""
+    _, counts, right = figures.astype(np.float64).sum(0)
+    return float(right / counts) if counts else float("nan")
+
+
+def exact_match(figures: Array, targets: Array) -> float:
+    """Return the share of sequences all of whose tokens are predicted right, from figures [N, 3].
+
+    Sequences without a token that counts are left out.
+    """
+    counted = figures[figures[:, 1] > 0]
+    return float((counted[:, 1] == counted[:, 2]).mean()) if len(counted) else float("nan")
+
+
+LANGUAGE_MODEL = Scoring(
+    token_losses,
+    {"perplexity": perplexity, "accuracy": token_accuracy, "exact_match": exact_match},
+    predicted_tokens,
+    token_figures,
+    weights=token_counts,
+    columns=(
+        Column("perplexity", "smaller", title="perplexity"),
+        ACCURACY,
+        Column("exact_match", "larger", "%", title="exact match"),
+    ),
+)
+"""Scoring of outputs [B, T, V] for targets [N, T]: the token to predict at each position."""
+
+
+def multiple_choice(*, by_length: bool = True) -> Scoring:
+    """Return the scoring of questions with several answers, of which the likeliest is chosen.
+
+    Each row is a question with one answer. Its targets [N, T + 2] are those of `LANGUAGE_MODEL`,
+    the question's number (NO_QUESTION for none), and 1 for the right answer, else 0. Rows of wrong
+    answers count in `choice_accuracy` alone.
+
+    Args:
+        by_length: Whether likelihoods are divided by the answer's tokens.
+    """
+    metrics: dict[str, Metric] = {
+        name: partial(_of_right_answers, metric) for name, metric in LANGUAGE_MODEL.metrics.items()
+    }
+    return replace(
+        LANGUAGE_MODEL,
+        losses=answer_losses,
+        metrics={**metrics, "choice_accuracy": partial(choice_accuracy, by_length)},
+        compare=answer_figures,
+        weights=answer_counts,
+        columns=(
+            *LANGUAGE_MODEL.columns,
+            Column("choice_accuracy", "larger", "%", title="choices"),
+        ),
+    )
+
+
+def answer_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss of each right answer [B], 0 for others, of targets [B, T + 2]."""
+    return token_losses(logits, targets[:, :-2]).masked_fill(targets[:, -1] == 0, 0)
+
+
+def answer_counts(targets: Tensor) -> Tensor:
+    """Return the number of tokens that count [B], of targets [B, T + 2]; 0 for wrong answers."""
+    return token_counts(targets[:, :-2]).masked_fill(targets[:, -1] == 0, 0)
+
+
+def answer_figures(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return figures of each answer [B, 3], as `token_figures`, of targets [B, T + 2]."""
+    return token_figures(logits, targets[:, :-2])
+
+
+def _of_right_answers(metric: Metric, figures: Array, targets: Array) -> float:
+    is_right = targets[:, -1] != 0
+    return metric(figures[is_right], targets[is_right])
+
+
+def choice_accuracy(by_length: bool, figures: Array, targets: Array) -> float:
+    """Return the share of questions whose likeliest answer is right; of equal ones the first.
+
+    Args:
+        by_length: Whether likelihoods are divided by the answer's tokens.
+        figures: Figures [N, 3], as of `token_figures`.
+        targets: Targets [N, T + 2], as of `multiple_choice`.
+    """
+    asked = targets[:, -2] != NO_QUESTION
+    losses, counts, _ = figures[asked].astype(np.float64).T
+    questions, is_right = targets[asked, -2], targets[asked, -1] != 0
+    if not len(questions):
+        return float("nan")
+    order = np.lexsort((losses / np.maximum(counts, 1) if by_length else losses, questions))
+    _, first = np.unique(questions[order], return_index=True)
+    return float(is_right[order[first]].mean())
+
+
+CHANGE_NOTHING = (cross_entropies, token_losses, answer_losses)
+"""Losses that are known not to change their arguments."""
 
 
 def squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:

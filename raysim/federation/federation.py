@@ -102,6 +102,7 @@ class Federation:
         root: Numbers of the server's own training samples, if any.
         test_rows: Numbers of the samples in the test set, ascending; None: all test samples.
         names: Names of the clients [K]; empty if they have numbers alone.
+        sequences: Whether inputs are padded sequences, see `sequences`.
         preparation: How new data becomes inputs of the network; None for a task.
         most: Most samples to open of each client, of the server's root samples and of each batch of
             the test set; None: all.
@@ -126,6 +127,7 @@ class Federation:
     test_rows: Indices | None = None
     root: Indices = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     names: tuple[str, ...] = ()
+    sequences: bool = False
     preparation: Preparation | None = None
     most: int | None = None
 
@@ -427,6 +429,7 @@ def from_settings(
         test_rows=test_rows,
         class_names=preparation.classes,
         preparation=preparation,
+        sequences=settings.dataset.sequences,
         names=settings.partition.names_of(train, indices),
     )
 

@@ -21,6 +21,8 @@ from raysim.errors import DataError
 from raysim.federation.evaluation_sets import EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.pinned import PinnedRing
+from raysim.federation.sequences import lengths_of
+from raysim.numbers.arrays import Integers
 from raysim.numbers.tensors import aligned
 from raysim.numbers.tensors.later import sent_to
 from raysim.numbers.tensors.packed import as_tensor
@@ -55,11 +57,11 @@ class OpenedSamples:
         self._inputs = federation.inputs
         self.device = device
         self._splits = {
-            "train": _open(federation.train),
-            "test": _open(federation.test, federation.test_rows),
+            "train": _open(federation.train, federation.sequences),
+            "test": _open(federation.test, federation.sequences, federation.test_rows),
         }
         if federation.local_test and federation.local_test.samples:
-            self._splits["local"] = _open(federation.local_test.samples)
+            self._splits["local"] = _open(federation.local_test.samples, federation.sequences)
         self._ring: PinnedRing | None = None
         if device.type == "cuda":
             self._ring = PinnedRing(device)
@@ -73,14 +75,18 @@ class OpenedSamples:
         whole = self._whole(client)._replace(scoring=self._training)
         if self._holdout.fraction:
             whole = _selected(whole, self._holdout.divide(client, len(whole.y))[0])
-        return whole._replace(x=whole.x[: self._most], y=whole.y[: self._most])
+        return _first(whole, self._most)
 
     def clients_at_once(self, clients: Sequence[int]) -> list[Batch]:
         """Return the training samples of several clients, decoded together as by `client`."""
         rows = [self._training_rows(client)[: self._most] for client in clients]
         whole, sizes = self._decoded(np.concatenate(rows)), [*map(len, rows)]
         parts = zip(whole.x.split_with_sizes(sizes), whole.y.split_with_sizes(sizes), strict=True)
-        return [whole._replace(x=x, y=y) for x, y in parts]
+        batches = [whole._replace(x=x, y=y) for x, y in parts]
+        if whole.lengths is None:
+            return batches
+        lengths = np.split(whole.lengths, np.cumsum(sizes)[:-1])
+        return [b._replace(lengths=own) for b, own in zip(batches, lengths, strict=True)]
 
     @property
     def per_client(self) -> bool:
@@ -97,8 +103,7 @@ class OpenedSamples:
         clients = clients[: self._most]
         if self._inputs.per_client:
             batches = [self.client(client) for client in clients]
-            x, y = (torch.cat(parts) for parts in ([b.x for b in batches], [b.y for b in batches]))
-            return self._batch(x, y)._replace(scoring=self._training)
+            return _joined(batches)._replace(scoring=self._training)
         return self._decoded(np.concatenate([self._training_rows(client) for client in clients]))
 
     def root(self) -> Batch:
@@ -107,8 +112,8 @@ class OpenedSamples:
 
     def _decoded(self, rows: Indices) -> Batch:
         """Return training samples by their numbers [n], decoded."""
-        x, y = self._splits["train"].take(torch.from_numpy(rows), self._ring)
-        return self._batch(self._inputs.decode(x), y)._replace(scoring=self._training)
+        x, y, lengths = self._splits["train"].take(torch.from_numpy(rows), self._ring)
+        return self._batch(self._inputs.decode(x), y, lengths)._replace(scoring=self._training)
 
     def _training_rows(self, client: int) -> Indices:
         """Return the numbers of a client's training samples."""
@@ -122,15 +127,16 @@ class OpenedSamples:
             DataError: there are no test samples.
             SettingsError: dataset or partition fails.
         """
-        x, _ = self._shown.take(slice(0, 2), self._ring)
+        x, *_ = self._shown.take(slice(0, 2), self._ring)
         if not len(x):
             raise DataError("the test set has no samples; must have at least one")
         self._inputs.check(x, torch.arange(len(x)))
 
     def first(self, count: int) -> Batch:
         """Return the first test samples, or the first training samples if there are none."""
-        x, y = self._shown.take(slice(0, count), self._ring)
-        return self._batch(self._inputs.test(x, self._shown.numbers(torch.arange(len(y)))), y)
+        x, y, lengths = self._shown.take(slice(0, count), self._ring)
+        rows = self._shown.numbers(torch.arange(len(y)))
+        return self._batch(self._inputs.test(x, rows), y, lengths)
 
     def of_clients(self, samples: EvaluationSet, number: int) -> Batch:
         """Return the samples of one batch of an evaluation set."""
@@ -139,21 +145,20 @@ class OpenedSamples:
         if not self._inputs.per_client:
             offsets = samples.samples.offsets
             rows = samples.samples.indices[offsets[first] : offsets[last]]
-            x, y = split.take(torch.from_numpy(rows), self._ring)
-            return self._batch(self._inputs.decode(x), y)
-        seen = [self.of_client(samples, position) for position in range(first, last)]
-        return self._batch(torch.cat([data.x for data in seen]), torch.cat([d.y for d in seen]))
+            x, y, lengths = split.take(torch.from_numpy(rows), self._ring)
+            return self._batch(self._inputs.decode(x), y, lengths)
+        return _joined([self.of_client(samples, position) for position in range(first, last)])
 
     def test(self, start: int, stop: int) -> Batch:
         """Return a range of test samples, decoded; of a task, its own array of inputs."""
         samples = self._splits["test"]
         stop = stop if self._most is None else min(stop, start + self._most)
-        x, y = samples.take(slice(start, stop), self._ring)
+        x, y, lengths = samples.take(slice(start, stop), self._ring)
         rows = samples.numbers(torch.arange(start, start + len(y)))
-        return self._batch(self._inputs.test(x, rows), y)
+        return self._batch(self._inputs.test(x, rows), y, lengths)
 
-    def _batch(self, x: Tensor, y: Tensor) -> Batch:
-        return Batch(x, self._inputs.cast(y), scoring=self._scoring)
+    def _batch(self, x: Tensor, y: Tensor, lengths: Integers | None) -> Batch:
+        return Batch(x, self._inputs.cast(y), scoring=self._scoring, lengths=lengths)
 
     def _whole(self, client: int) -> Batch:
         """Return all samples of one client, transformed for it."""
@@ -161,8 +166,8 @@ class OpenedSamples:
         rows, first, last = torch.from_numpy(held), int(held[0]), int(held[-1])
         consecutive = last - first + 1 == len(held) and bool((np.diff(held) == 1).all())
         taken = slice(first, last + 1) if consecutive else rows
-        x, y = self._splits["train"].take(taken, self._ring)
-        return self._batch(self._inputs.client(x, rows, client), y)
+        x, y, lengths = self._splits["train"].take(taken, self._ring)
+        return self._batch(self._inputs.client(x, rows, client), y, lengths)
 
     def of_client(self, samples: EvaluationSet, position: int) -> Batch:
         """Return one client's evaluated samples, transformed for it."""
@@ -174,13 +179,25 @@ class OpenedSamples:
             return _selected(whole, self._holdout.divide(client, len(whole.y))[1])
         rows = torch.from_numpy(samples.samples[position])
         split = self._splits[samples.split]
-        x, y = split.take(rows, self._ring)
-        return self._batch(self._inputs.client(x, split.numbers(rows), client), y)
+        x, y, lengths = split.take(rows, self._ring)
+        return self._batch(self._inputs.client(x, split.numbers(rows), client), y, lengths)
+
+
+def _first(whole: Batch, most: int | None) -> Batch:
+    lengths = None if whole.lengths is None else whole.lengths[:most]
+    return whole._replace(x=whole.x[:most], y=whole.y[:most], lengths=lengths)
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    x, y = torch.cat([each.x for each in batches]), torch.cat([each.y for each in batches])
+    lengths = [each.lengths for each in batches if each.lengths is not None]
+    return batches[0]._replace(x=x, y=y, lengths=np.concatenate(lengths) if lengths else None)
 
 
 def _selected(whole: Batch, positions: Indices) -> Batch:
     chosen = sent_to(whole.y.device, positions)
-    return whole._replace(x=_rows(whole.x, chosen), y=_rows(whole.y, chosen))
+    lengths = None if whole.lengths is None else whole.lengths[positions]
+    return whole._replace(x=_rows(whole.x, chosen), y=_rows(whole.y, chosen), lengths=lengths)
 
 
 def _rows(values: Tensor, rows: Tensor) -> Tensor:
@@ -196,18 +213,22 @@ class _Samples:
         x: The inputs.
         y: The targets.
         chosen: Numbers of the chosen samples [n]; None: all N.
+        lengths: Lengths of padded sequences [N], on the host; None: inputs are none.
     """
 
     x: Tensor | ConcatArray
     y: Tensor
     chosen: Tensor | None = None
+    lengths: Integers | None = None
 
     def numbers(self, rows: Tensor) -> Tensor:
         """Return the numbers, among all N samples, of some of these samples."""
         return rows if self.chosen is None else self.chosen[rows]
 
-    def take(self, rows: slice | Tensor, ring: PinnedRing | None) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of some samples, on the device.
+    def take(
+        self, rows: slice | Tensor, ring: PinnedRing | None
+    ) -> tuple[Tensor, Tensor, Integers | None]:
+        """Return the inputs and targets of some samples, on the device, and sequences' lengths.
 
         Inputs are aligned, as the address of a user's own array differs from process to process.
 
@@ -217,12 +238,14 @@ class _Samples:
         """
         if self.chosen is not None:
             rows = self.chosen[rows]
+        numbers = rows if isinstance(rows, slice) else rows.numpy()
+        lengths = None if self.lengths is None else self.lengths[numbers]
         if ring and not self.y.is_cuda:
-            return _brought(self.x, rows, ring), _brought(self.y, rows, ring)
+            return _brought(self.x, rows, ring), _brought(self.y, rows, ring), lengths
         if isinstance(rows, slice):
-            return aligned(_part(self.x, rows)), self.y[rows]
+            return aligned(_part(self.x, rows)), self.y[rows], lengths
         rows = sent_to(self.y.device, rows.numpy())
-        return _part(self.x, rows), _rows(self.y, rows)
+        return _part(self.x, rows), _rows(self.y, rows), lengths
 
 
 def _part(values: Tensor | ConcatArray, rows: slice | Tensor) -> Tensor:
@@ -239,11 +262,13 @@ def _brought(values: Tensor | ConcatArray, rows: slice | Tensor, ring: PinnedRin
     return ring.to_device(_part(values, rows))
 
 
-def _open(split: Split | Path, rows: Indices | None = None) -> _Samples:
+def _open(split: Split | Path, sequences: bool, rows: Indices | None = None) -> _Samples:
     opened = open_samples(split)
     x: Any = opened.x  # an array, or `ConcatArray`
     chosen = None if rows is None else torch.from_numpy(rows)
-    return _Samples(x if isinstance(x, ConcatArray) else as_tensor(x), as_tensor(opened.y), chosen)
+    lengths = lengths_of(x) if sequences else None
+    x = x if isinstance(x, ConcatArray) else as_tensor(x)
+    return _Samples(x, as_tensor(opened.y), chosen, lengths)
 
 
 def memory_cap(device: torch.device) -> int:

@@ -48,7 +48,7 @@ def read_pair(
     Raises:
         DataError: the samples cannot be read, do not match, or are not finite.
     """
-    x, y = _parts(name, pair)
+    x, y = parts_of(name, pair)
     columns = columns or ColumnOrder()
     targets = None
     if y is not None:
@@ -138,7 +138,7 @@ def problem_of(samples: Batch) -> str:
     return next(filter(None, (not_finite(*named_array) for named_array in arrays.items())), "")
 
 
-def _parts(name: str, source: Any) -> tuple[Any, Any]:
+def parts_of(name: str, source: Any) -> tuple[Any, Any]:
     """Return the inputs and the targets."""
     if isinstance(source, DataLoader):
         if (dataset := _dataset_of(source)) is None:  # its batches, in the order it gives them

@@ -20,6 +20,7 @@ from raysim.federation.federation import CLIENT_TESTS, Federation, LocalTest
 from raysim.federation.input_pipeline import InputPipeline
 from raysim.federation.named_columns import ColumnOrder
 from raysim.federation.samples import read_pair
+from raysim.federation.sequences import attach_mask, padded
 from raysim.federation.several_inputs import SeveralInputs, packed
 from raysim.numbers.arrays import Array, Integers
 from raysim.samples.client_indices import ListedIndices
@@ -74,6 +75,10 @@ Samples = tuple[Any, Any] | Dataset[Any] | DataLoader[Any]
 """Inputs [N, ...] and targets [N, ...], as `read_pair` takes them."""
 
 
+Attach = Callable[[nn.Module], nn.Module]
+"""Prepares a module for inputs that are packed in one array."""
+
+
 @dataclass(frozen=True, repr=False)
 class Task:
     """A user's own task, in place of a dataset, a partition and a model.
@@ -114,6 +119,10 @@ class Task:
         train: Function that trains a `raysim.Client` in place of the engine's steps; None: these.
         evaluate: `evaluate(model, x, y)`: numbers by name, of the global model in evaluation mode
             and the test samples; columns of the evaluated rounds, in addition to the scores.
+        sequences: Whether inputs are lists of sequences of unequal length: of tokens [t], which are
+            padded with -1, or of values [t, D], padded with 0, for a module `forward(x, mask)`.
+            Targets with one whole number for each position are padded with -100, which does not
+            count in `LANGUAGE_MODEL`. If targets are None, the next tokens are.
     """
 
     model: Callable[[], nn.Module] | nn.Module
@@ -124,6 +133,7 @@ class Task:
     class_names: Sequence[str] | Array = ()
     train: Loop | None = None
     evaluate: Evaluate | None = None
+    sequences: bool = False
 
     def __post_init__(self) -> None:
         """Check that the clients can be counted and read more than once.
@@ -146,7 +156,7 @@ class Task:
         return f"Task({', '.join(parts)})"
 
 
-def _built(model: Callable[[], Any] | nn.Module, several: SeveralInputs | None) -> nn.Module:
+def _built(model: Callable[[], Any] | nn.Module, attach: Attach | None) -> nn.Module:
     """Return a task's network: call the user's function, or copy the module.
 
     Raises:
@@ -161,7 +171,14 @@ def _built(model: Callable[[], Any] | nn.Module, several: SeveralInputs | None) 
     if not isinstance(built, nn.Module):
         shown = visible(repr(built))
         raise DataError(f"Task.model: must build a torch.nn.Module; it built {shown}")
-    return several.attach(built) if several else built
+    return attach(built) if attach else built
+
+
+def _attach(task: Task, several: SeveralInputs | None, x: Array) -> Attach | None:
+    """Return what gives a task's network its inputs apart; None if it takes one array."""
+    if several:
+        return several.attach
+    return attach_mask if task.sequences and x.ndim == 3 else None
 
 
 def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Federation:
@@ -182,11 +199,9 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         )
     names = [f"client {number}" for number in range(len(task.clients))]
     own_tests = _names_of_tests(task.client_tests, len(names))
-    pairs_given: dict[str, Any] = dict(zip(names, task.clients, strict=True))
-    pairs_given |= {} if task.test is None else {"Task.test": task.test}
-    pairs_given |= {name: task.client_tests[number] for number, name in own_tests.items()}
     columns = ColumnOrder()
-    pairs = {name: read_pair(name, pair, columns) for name, pair in pairs_given.items()}
+    sets_given = _sets_given(task, names, own_tests).items()
+    pairs = {name: read_pair(name, pair, columns) for name, pair in sets_given}
     several, arrays = packed({name: x for name, (x, _) in pairs.items()})
     inputs, labels = _alike(arrays), tuple[str, ...]()
     targets = _targets(task.scoring, {n: y for n, (_, y) in pairs.items()}, inputs, several)
@@ -207,13 +222,33 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         Split(train.x[:0], train.y[:0]) if test is None else test,
         ListedIndices.of(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])),
         InputPipeline(),
-        partial(_built, task.model, several),
+        partial(_built, task.model, _attach(task, several, clients[0].x)),
         scoring=task.scoring,
         local_test=_local_test(own_tests, sets, train, len(clients)),
         class_names=class_names,
         in_words=bool(labels),
+        sequences=task.sequences,
         **_functions(task),
     )
+
+
+def _sets_given(
+    task: Task, names: Sequence[str], own_tests: Mapping[int, str]
+) -> Mapping[str, Any]:
+    """Return the samples of each client, of the test set and of clients' own tests, by name.
+
+    Args:
+        task: The task.
+        names: The clients' names.
+        own_tests: Names of clients' test samples, by client.
+
+    Raises:
+        DataError: sequences are no sequences.
+    """
+    given: dict[str, Any] = dict(zip(names, task.clients, strict=True))
+    given |= {} if task.test is None else {"Task.test": task.test}
+    given |= {name: task.client_tests[number] for number, name in own_tests.items()}
+    return padded(given, shifted=not task.scoring.classifies) if task.sequences else given
 
 
 def _functions(task: Task) -> dict[str, Any]:

@@ -147,6 +147,16 @@ class Dataset(Component, ABC):
         return True
 
     @property
+    def sequences(self) -> bool:
+        """Say whether inputs are sequences of unequal length, padded on the right.
+
+        Whole numbers [N, T] are padded with -1; floating-point values [N, T, D + 1] have a mask as
+        last value of each position, 0 for padding. Batches are cut to their longest sequence, in
+        multiples of 16 positions.
+        """
+        return False
+
+    @property
     def client_column(self) -> str:
         """Column that names each sample's natural client, for `partition.name=natural`."""
         return "client"

@@ -10,11 +10,17 @@ import numpy as np
 
 from raysim.api.columns import OF_ENGINE
 from raysim.api.rules import LocalValues
-from raysim.api.scoring import CLASSIFICATION, LOSSES, REGRESSION, evaluated_columns
+from raysim.api.scoring import (
+    CLASSIFICATION,
+    LOSSES,
+    REGRESSION,
+    evaluated_columns,
+    multiple_choice,
+)
 from raysim.errors import SettingsError
 from raysim.storage.trace import COLUMNS as TRACED
 
-_SCORES = {**CLASSIFICATION.scores, **REGRESSION.scores, **LOSSES}
+_SCORES = {**CLASSIFICATION.scores, **REGRESSION.scores, **multiple_choice().scores, **LOSSES}
 OF_SCORES = evaluated_columns((*_SCORES.values(),))
 """Columns of evaluations by the engine's own scores."""
 OF_ROUNDS: Collection[str] = {**OF_ENGINE, **TRACED, **OF_SCORES}

@@ -21,7 +21,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from raysim.api.rules import Batch, Outputs
-from raysim.api.scoring import FORWARD_ROWS, GPU_FORWARD_ROWS
+from raysim.api.scoring import (
+    FORWARD_ROWS,
+    FORWARD_TOKENS,
+    GPU_FORWARD_ROWS,
+    GPU_FORWARD_TOKENS,
+)
 from raysim.numbers.arrays import Array
 from raysim.numbers.layers import BATCH_NORMS
 from raysim.numbers.tensors import Tensors, buffer_names, frozen_names
@@ -258,7 +263,7 @@ def score(
     *,
     with_outputs: bool = False,
 ) -> tuple[tuple[float, ...], tuple[Array, ...]]:
-    """Return the sums of the losses, and the predictions [n, ...]; the outputs, too, if wanted.
+    """Return the sums of the losses, and what metrics are given [n, ...]; the outputs, if wanted.
 
     Each divisor has its own loss, of the outputs divided by it.
 
@@ -268,20 +273,35 @@ def score(
     losses: list[Tensor] = []
     arrays: list[tuple[Tensor, ...]] = []
     counts: list[int] = []
-    most = FORWARD_ROWS
-    if samples.y.is_cuda and not samples.scoring.whole_batch:
-        most = GPU_FORWARD_ROWS
+    weighted = samples.scoring.weights is not None and not samples.scoring.whole_batch
+    most = _rows_of_a_pass(samples)
     for start in range(0, len(samples.y), most):
-        rows = slice(start, start + most)
-        batch = samples._replace(x=samples.x[rows].clone(), y=samples.y[rows])
+        batch = samples.part(start, start + most)
+        batch = batch._replace(x=batch.x.clone())
         outputs = network(batch.x).in_float32().logits
-        losses += [batch.loss(outputs if t == 1 else outputs / t) for t in divisors]
-        predicted = batch.scoring.predict(outputs.clone() if with_outputs else outputs)
-        arrays.append((predicted, outputs) if with_outputs else (predicted,))
-        counts.append(len(batch.y))
+        loss = _sum_of_losses if weighted else Batch.loss
+        losses += [loss(batch, outputs if t == 1 else outputs / t) for t in divisors]
+        given = outputs.clone() if with_outputs else outputs
+        compared = batch.scoring.compared(given, batch.y)
+        arrays.append((compared, outputs) if with_outputs else (compared,))
+        counts.append(1 if weighted else len(batch.y))
     means = torch.stack(losses).double().view(-1, len(divisors)).tolist()
     sums = [0.0] * len(divisors)
     for batch_means, count in zip(means, counts, strict=True):
         sums = [total + mean * count for total, mean in zip(sums, batch_means, strict=True)]
     joined = (torch.cat(parts).cpu().numpy() for parts in zip(*arrays, strict=True))
     return tuple(sums), tuple(joined)
+
+
+def _sum_of_losses(batch: Batch, outputs: Tensor) -> Tensor:
+    """Return the sum of the samples' losses, to divide by a whole set's weight."""
+    return batch.losses(outputs).sum()
+
+
+def _rows_of_a_pass(samples: Batch) -> int:
+    """Return the most samples of a forward pass without training."""
+    on_gpu = samples.y.is_cuda and not samples.scoring.whole_batch
+    if samples.lengths is None:
+        return GPU_FORWARD_ROWS if on_gpu else FORWARD_ROWS
+    positions = GPU_FORWARD_TOKENS if on_gpu else FORWARD_TOKENS
+    return max(1, positions // samples.x.shape[1])

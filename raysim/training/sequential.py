@@ -310,7 +310,8 @@ class ClientTraining:
         objectives: list[Tensor] = []
         sizes: list[int] = []
         tail = self.tail_average()
-        joins = bool(self.recorded_step and not (tail or self.beside))
+        of_one_shape = self.job.data.lengths is None
+        joins = bool(self.recorded_step and of_one_shape and not (tail or self.beside))
         for batch, joined in self.joined_batches() if joins else self.single_batches():
             sizes += [len(batch.y) // joined] * joined
             if joined > 1 and (pair := self.take_joined(batch, joined)):
@@ -420,7 +421,8 @@ class ClientTraining:
             index = sent_to(data.y.device, order[:used])
             x = torch.index_select(inputs, 0, index, out=buffer.x)
             y = torch.index_select(data.y, 0, index, out=buffer.y)
-            yield data._replace(x=x, y=y)
+            lengths = None if data.lengths is None else data.lengths[order[:used]]
+            yield data._replace(x=x, y=y, lengths=lengths)
 
     def starts_unaligned(self, x: Tensor, bounds: Bounds) -> bool:
         """Return whether batches of x lie unaligned on a GPU, which may choose other kernels."""
@@ -429,6 +431,11 @@ class ClientTraining:
 
     def split(self, samples: Batch, bounds: Bounds) -> Iterator[Batch]:
         """Yield the batches of samples, each aligned on a GPU."""
+        if samples.lengths is not None:
+            for start, stop in bounds:
+                part = samples.part(start, stop)
+                yield part._replace(x=part.x.clone())
+            return
         sizes = [stop - start for start, stop in bounds]
         x, y = samples.x.split_with_sizes(sizes), samples.y.split_with_sizes(sizes)
         unaligned = self.starts_unaligned(samples.x, bounds)

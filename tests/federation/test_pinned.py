@@ -75,7 +75,7 @@ def test_inputs_in_several_files_come_by_the_ring_too():
         split = opened._splits["train"]
         object.__setattr__(split, "x", ConcatArray([x[:7], x[7:]]))
         for rows in (slice(3, 9), torch.tensor([9, 1, 8])):
-            found, labels = split.take(rows, opened._ring)
+            found, labels, _ = split.take(rows, opened._ring)
             assert found.is_cuda and labels.is_cuda
             assert torch.equal(found.cpu(), torch.from_numpy(x)[rows])
         assert any("raysim/federation/pinned.py" in where for _, where in gpu.where)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from raysim.api.class_metrics import with_metrics
@@ -127,7 +129,7 @@ class Evaluator:
         self._wide = settings.evaluation.local_test > 0
         self._of_outputs = settings.evaluation.metrics
         scoring = with_metrics(federation.scoring, self._of_outputs)
-        self._metrics = scoring.metrics
+        self._metrics, self._scoring = scoring.metrics, scoring
         self._losses = losses_of(settings)
         self._scores = LOSSES | scoring.scores
         self.columns = by_name(self._columns())
@@ -189,7 +191,7 @@ class Evaluator:
         for scored in self._scored_sets():
             targets = self._targets[scored]
             for column, loss in zip(self._losses, predictions[scored][0], strict=True):
-                figures[self._score(scored, column).name] = loss / len(targets)
+                figures[self._score(scored, column).name] = loss / self._weight(targets)
             for metric, figure in self._metrics.items():
                 score = score_of(metric, figure, self._given(metric, predictions[scored]), targets)
                 figures[self._score(scored, metric).name] = score
@@ -210,8 +212,12 @@ class Evaluator:
         predicted = predictions[TEST][1][0] if TEST in predictions else self._targets[TEST]
         return Evaluation(figures, joined(tables), predicted=predicted, spans=spans)
 
+    def _weight(self, targets: Array) -> float:
+        """Return the number by which the sum of a set's losses is divided."""
+        return self._scoring.total_weight(torch.from_numpy(np.asarray(targets))) or nan
+
     def _given(self, metric: str, scored: Score) -> Array:
-        """Return the input of a metric: predictions, or the network's outputs."""
+        """Return the input of a metric: what its scoring compares, or the network's outputs."""
         return scored[1][-1 if metric in self._of_outputs else 0]
 
     def _client_accuracies(

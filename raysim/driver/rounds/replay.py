@@ -397,7 +397,7 @@ def _replayed(trained: _Trained, checked: CheckedRun, stored: Sequence[Row]) -> 
         samples = samples._replace(scoring=checked.federation.scoring)
         network.load(tensors)
         with torch.no_grad():
-            return score(network, samples)[0][0] / len(samples.y)
+            return score(network, samples)[0][0] / samples.scoring.total_weight(samples.y)
 
     rows: list[Row] = []
     of_passes = zip(trained.models, trained.records, trained.messages, strict=True)

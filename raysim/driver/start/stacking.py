@@ -140,7 +140,11 @@ class StackCheck:
         return ClientJob.of(
             replace(pass_, epochs=1 if pass_.epochs_of(client) else 0),
             client,
-            data._replace(x=data.x[few], y=data.y[few]),
+            data._replace(
+                x=data.x[few],
+                y=data.y[few],
+                lengths=None if data.lengths is None else data.lengths[few],
+            ),
             keys=(0, 0, 0, client),
             broadcast=pass_.broadcast,
             state=self._states.get(client, self._initial_state),

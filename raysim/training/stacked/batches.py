@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysim.api.rules import Batching, LocalSteps
+from raysim.api.rules import Batching, LocalSteps, padded_length
 from raysim.numbers.arrays import Flags, Integers
 from raysim.numbers.tensors.later import sent_to
 from raysim.training.job import Bounds, ClientJob, batch_bounds, iterate_epochs
@@ -48,10 +48,11 @@ def stacked_batches(
         numbers = sample_numbers([order for _, order in epoch], bounds, is_sample)
         index = sent_to(y.device, numbers)
         del epoch
+        longest = _longest(jobs, numbers)
         for step, shape in enumerate(shapes):
             largest, padded, idle = shape
             chosen = index[step, :, :largest]
-            batch = {"x": x[chosen], "y": y[chosen]}
+            batch = {"x": _cut(x, longest, step)[chosen], "y": y[chosen]}
             if padded:
                 batch["weights"] = weights[step, :, :largest]
             if idle:
@@ -82,10 +83,27 @@ def _batches_of_steps(
         step_numbers = [[own[step]] for own in taken]
         numbers = sample_numbers(orders, step_numbers, is_sample[step : step + 1])
         chosen = sent_to(device, numbers)[0, :, : shape[0]]
-        batch = {"x": x[chosen], "y": y[chosen]}
+        batch = {"x": _cut(x, _longest(jobs, numbers), 0)[chosen], "y": y[chosen]}
         if shape[1]:
             batch["weights"] = weights[step, :, : shape[0]]
         yield batch, sizes[step], repeats[shape]
+
+
+def _longest(jobs: Sequence[ClientJob], numbers: Integers) -> list[int]:
+    """Return the length of the sequences of each step, longest of all clients; empty for others.
+
+    Args:
+        jobs: The clients' jobs.
+        numbers: Numbers of the samples [S, K, B].
+    """
+    lengths = [job.data.lengths for job in jobs if job.data.lengths is not None]
+    return (
+        [padded_length(of_step) for of_step in np.concatenate(lengths)[numbers]] if lengths else []
+    )
+
+
+def _cut(x: Tensor, longest: Sequence[int], step: int) -> Tensor:
+    return x[:, : longest[step]] if longest else x
 
 
 def padded_twice(jobs: Sequence[ClientJob]) -> Iterator[dict[str, Tensor]]:
