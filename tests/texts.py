@@ -73,3 +73,21 @@ class BagOfTokens(Model):
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return Bag(classes)
+
+
+class Bigram(nn.Module):
+    """Logits [B, T, V] of the next token, of the last one alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next = nn.Embedding(len(NUMBER), len(NUMBER))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.next(x.clamp(min=0))
+
+
+class NextToken(BagOfTokens):
+    """Language model whose tokeniser lies in a folder."""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return Bigram()

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from pydantic import Field
 
-from raysim.errors import SettingsError
+from raysim.api.components import cause
+from raysim.api.scoring import NO_TOKEN
+from raysim.errors import DataError, SettingsError
 from raysim.numbers.arrays import Array
 from raysim.samples.data import Dataset, Model
 from raysim.workloads.models.pretrained.folders import folder_of
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
 
 SETTING = "dataset.tokenizer"
 
-MULTIPLE = 16
-"""Inputs have a multiple of so many tokens, so that steps are few kinds."""
-NO_TOKEN = -1
 FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "chat_template.jinja"),
@@ -57,6 +56,11 @@ class TextDataset(Dataset):
     length: int = Field(
         default=128, ge=2, le=100_000, description="most tokens of a text; longer ones are cut"
     )
+
+    @property
+    def sequences(self) -> bool:
+        """Say whether inputs are sequences of tokens."""
+        return bool(self.text_setting)
 
     @property
     def text_setting(self) -> str:
@@ -122,14 +126,22 @@ class Tokeniser:
         """
         return tokenizer_of(self.name, SETTING)
 
-    def numbers(self, texts: Sequence[str], most: int) -> tuple[list[Ids], list[bool]]:
-        """Return the numbers of texts' tokens, at most so many of each, and which texts are cut."""
+    def numbers(
+        self, texts: Sequence[str], most: int, *, special: bool = True
+    ) -> tuple[list[Ids], list[bool]]:
+        """Return the numbers of texts' tokens, and which texts are cut.
+
+        Args:
+            texts: The texts.
+            most: Most tokens of a text.
+            special: Whether the tokeniser puts its special tokens around a text.
+        """
         ids: list[Ids] = []
         cut: list[bool] = []
+        how = {"truncation": True, "max_length": most, "add_special_tokens": special}
         for start in range(0, len(texts), BATCH):
             part = texts[start : start + BATCH]
-            heads = [text[: most * CHARACTERS] for text in part]
-            encoded = self.loaded(heads, truncation=True, max_length=most).encodings
+            encoded = self.loaded([text[: most * CHARACTERS] for text in part], **how).encodings
             ids += [text.ids for text in encoded]
             cut += [
                 bool(tokens.overflowing) or len(text) > most * CHARACTERS
@@ -137,10 +149,47 @@ class Tokeniser:
             ]
         return ids, cut
 
+    def ended(self, ids: Ids) -> Ids:
+        """Return the tokens of a whole text with the one that ends it, if the tokeniser has one."""
+        end = self.loaded.eos_token_id
+        return ids if end is None or (ids and ids[-1] == end) else [*ids, end]
 
-def width_of(longest: int) -> int:
-    """Return the number of tokens of inputs, the longest of which has so many."""
-    return -(-longest // MULTIPLE) * MULTIPLE
+    def asked(self, prompt: str) -> str:
+        """Return the text of a prompt, up to where its answer begins.
+
+        Raises:
+            DataError: the chat template fails.
+        """
+        if self.loaded.chat_template is None:
+            return f"{self.loaded.bos_token or ''}{prompt}\n"
+        return self._chat(prompt, add_generation_prompt=True)
+
+    def answered(self, prompt: str, answer: str) -> str:
+        """Return the text of an answer, as it follows that of its prompt.
+
+        Raises:
+            DataError: the chat template fails, or gives a text that begins in another way.
+        """
+        if self.loaded.chat_template is None:
+            return f"{answer}{self.loaded.eos_token or ''}"
+        asked, whole = self.asked(prompt), self._chat(prompt, answer).rstrip()
+        if not whole.startswith(asked):
+            raise DataError(
+                f"{SETTING}={self.name}: its chat template does not put an answer after the text of"
+                " its prompt"
+            )
+        return whole.removeprefix(asked)
+
+    def _chat(self, prompt: str, answer: str | None = None, **how: bool) -> str:
+        chat = [{"role": "user", "content": prompt}]
+        if answer is not None:
+            chat += [{"role": "assistant", "content": answer}]
+        try:
+            return str(self.loaded.apply_chat_template(chat, tokenize=False, **how))
+        except Exception as error:  # a template is a program of its own
+            raise DataError(
+                f"{SETTING}={self.name}: its chat template fails: {cause(error)}"
+            ) from error
 
 
 def padded(flat: Array, lengths: Array, width: int) -> Array:

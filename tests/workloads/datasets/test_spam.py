@@ -60,7 +60,7 @@ def test_mails_as_text_have_the_tokens_of_subject_and_body(tmp_path):
     expected = [1, *numbers("cheap pills buy now now"), 2]
     assert splits["train"].x.tolist() == [expected + [-1] * 9] * 4
     assert splits["test"].columns["domain"].tolist() == ["win.com"]
-    assert "5 of 5 texts of 'text' have more than 7 tokens" in splits["notes"].x[0]
+    assert "5 of 5 texts of 'text' are cut, at 7 tokens" in splits["notes"].x[0]
 
 
 def test_an_archive_without_mails_is_refused():

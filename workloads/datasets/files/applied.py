@@ -45,7 +45,7 @@ from raysim.workloads.datasets.files.source import (
     shown,
 )
 from raysim.workloads.datasets.files.sources import Reading, find_sources
-from raysim.workloads.datasets.files.texts import Text
+from raysim.workloads.datasets.files.texts import Language, Text, texts_of
 from raysim.workloads.datasets.files.unzipped import ZIP
 from raysim.workloads.datasets.text import Tokeniser
 
@@ -135,6 +135,7 @@ class TextOfRun(_Part):
     digest: str
     length: int
     longest: int
+    answer: str | None = None
 
     @property
     def made(self) -> Text:
@@ -149,7 +150,8 @@ class TextOfRun(_Part):
                 f"dataset.tokenizer={self.tokenizer}: is another tokeniser than the run's; restore"
                 f" it (sha256 {self.digest[:12]}...)"
             )
-        return Text(self.name, tokeniser, min(self.length, self.longest), self.longest)
+        given = self.name, tokeniser, min(self.length, self.longest), self.longest
+        return Text(*given) if self.answer is None else Language(*given, answer=self.answer)
 
 
 ColumnOfRun = Annotated[
@@ -193,6 +195,7 @@ def _described(feature: Feature) -> NumbersOfRun | WordsOfRun | ArraysOfRun | Te
             digest=feature.tokeniser.digest,
             length=feature.length,
             longest=feature.longest,
+            answer=feature.answer if isinstance(feature, Language) else None,
         )
     figures = FiguresOfRun.of(feature.figures)
     if isinstance(feature, Arrays):
@@ -290,7 +293,7 @@ class NewRows:
         for feature in self.features:
             values = batch[feature.name]
             is_text = isinstance(feature, Text)
-            values = feature.texts(values) if isinstance(feature, Text) else values
+            values = texts_of(values, feature.name) if is_text else values
             fills = self.missing in ("mean", "zero") and not (is_text or is_list(values.type))
             missing = is_missing(values).to_numpy(zero_copy_only=False)
             if fills or not missing.any():

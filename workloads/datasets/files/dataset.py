@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from raysim.api.scoring import CLASSIFICATION, REGRESSION, Scoring, standardised
+from raysim.api.scoring import CLASSIFICATION, LANGUAGE_MODEL, REGRESSION, Scoring, standardised
 from raysim.errors import DataError
 from raysim.numbers.arrays import Array
 from raysim.samples.data import NOTES, Progress, Split
@@ -59,12 +59,14 @@ class FileDataset(Choice):
 
     @property
     def scoring(self) -> Scoring:
-        """Classification, or squared errors."""
+        """Classification, squared errors, or those of the next token."""
+        if self.is_language:
+            return LANGUAGE_MODEL
         return CLASSIFICATION if self.task == "classification" else REGRESSION
 
     def scoring_of(self, targets: Array) -> Scoring:
         """Return classification, or squared errors of targets by mean and deviation of them all."""
-        if self.task == "classification":
+        if self.task == "classification" or self.is_language:
             return self.scoring
         figures = Figures()
         figures.see(np.asarray(targets, np.float64).reshape(-1, 1))
@@ -106,7 +108,7 @@ class FileDataset(Choice):
             folder, variant = root / self.folder, self._variant(sources, tokeniser)
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
-        more = ["classes"] if self.task == "classification" else []
+        more = ["classes"] if self.scoring.classifies else []
         splits = ("train", "test", *more, NOTES, PREPARATION)
 
         def build(work_folder: Path) -> dict[str, Split | Iterator[Split]]:

@@ -38,7 +38,7 @@ from raysim.workloads.datasets.files.division import FRACTION, SPLITS, Rows, by_
 from raysim.workloads.datasets.files.kinds import Kind, Place
 from raysim.workloads.datasets.files.source import Source, Sources, naming, shown
 from raysim.workloads.datasets.files.targets import Classes, Targets, clients
-from raysim.workloads.datasets.files.texts import Text, with_tokens
+from raysim.workloads.datasets.files.texts import Following, Language, Text, with_tokens
 from raysim.workloads.datasets.text import TextDataset, Tokeniser
 
 PART_BYTES = 64 * 2**20
@@ -85,8 +85,14 @@ class Choice(TextDataset):
         " leave_out",
     )
     text: Name | None = Field(
-        default=None, description="column of text, whose tokens are the inputs, and the only ones"
+        default=None,
+        description="column of text, whose tokens are the inputs, and the only ones; without"
+        " dataset.target the next token is predicted",
     )
+    prompt: Name | None = Field(
+        default=None, description="column of prompts, whose answers are predicted token by token"
+    )
+    answer: Name | None = Field(default=None, description="column of the answers to prompts")
     leave_out: Names = Field(default=(), description="columns that are no inputs")
     client: Name | None = Field(
         default=None, description="column of natural clients, for partition.name=natural"
@@ -131,15 +137,31 @@ class Choice(TextDataset):
 
     @model_validator(mode="after")
     def _text_is_alone(self) -> Self:
-        others = ("features", "categories", "dates", "standardise")
-        if self.text and (given := [name for name in others if getattr(self, name)]):
-            raise ValueError(f"text={self.text}: is the only input; leave out dataset.{given[0]}")
+        if not (text := self.text_setting.removeprefix("dataset.")):
+            return self
+        if (self.prompt is None) != (self.answer is None):
+            needed = "prompt" if self.prompt is None else "answer"
+            raise ValueError(f"{text}: needs dataset.{needed}, too")
+        others = ["features", "categories", "dates", "standardise"]
+        others += ["text", "target"] if self.prompt else []
+        if given := [name for name in others if getattr(self, name)]:
+            raise ValueError(f"{text}: is the only input; leave out dataset.{given[0]}")
+        if self.task == "regression":
+            raise ValueError(f"task=regression: does not go with dataset.{text}")
         return self
 
     @property
     def text_setting(self) -> str:
         """Setting that makes inputs of texts, as it is typed; empty where none does."""
-        return f"dataset.text={shown(self.text)}" if self.text else ""
+        for name in ("prompt", "answer", "text"):
+            if value := getattr(self, name):
+                return f"dataset.{name}={shown(value)}"
+        return ""
+
+    @property
+    def is_language(self) -> bool:
+        """Say whether the next token is predicted."""
+        return bool(self.prompt or (self.text and not self.target))
 
 
 def target_of(source: Source, choice: Choice) -> str:
@@ -150,13 +172,13 @@ def target_of(source: Source, choice: Choice) -> str:
 
 @dataclass(frozen=True)
 class Roles:
-    """Columns of a source by role; `client`, `split` and `text` are empty without such a column."""
+    """Columns of a source by role; `client`, `split` and `texts` are empty without such ones."""
 
     features: tuple[str, ...]
     target: str
     client: str
     split: str
-    text: str
+    texts: tuple[str, ...]
 
     @classmethod
     def of(cls, sources: Sources, choice: Choice) -> Roles:
@@ -166,7 +188,9 @@ class Roles:
             DataError: the first source lacks a column, or a column has two roles.
         """
         source = next(iter(sources.values()))
-        if not (target := target_of(source, choice)):
+        texts = tuple(name for name in (choice.text, choice.prompt, choice.answer) if name)
+        target = texts[-1] if choice.is_language else target_of(source, choice)
+        if not target:
             names = shown(", ".join(source.names))
             raise DataError(
                 f"dataset.target: must name a column of {source.path}: {names}; or a file of"
@@ -178,9 +202,8 @@ class Roles:
         others = [n for n in source.names if n not in left_out and not UNNAMED.fullmatch(n)]
         if len(source.images) == 1 and source.images[0] in others:
             others = [*source.images]
-        text = choice.text or ""
-        features = (text,) if text else choice.features or tuple(others)
-        roles = cls(features, target, client, split if split in source.names else "", text)
+        features = texts[:1] or choice.features or tuple(others)
+        roles = cls(features, target, client, split if split in source.names else "", texts)
         roles._check(source, choice)
         return roles
 
@@ -190,8 +213,9 @@ class Roles:
         }
         chosen |= {name: "dates" for name in choice.dates}
         chosen |= {name: "leave_out" for name in choice.leave_out if name not in chosen}
-        roles = {self.client: "client", self.target: "target", self.text: "text"}
-        for name, setting in {**chosen, **roles}.items():
+        chosen |= {self.client: "client", self.target: "target"}
+        chosen |= {n: of for of in ("text", "prompt", "answer") if (n := getattr(choice, of))}
+        for name, setting in chosen.items():
             if name and name not in source.names:
                 raise _no_column(setting, name, source)
         for setting in ("categories", "dates"):
@@ -212,7 +236,8 @@ class Roles:
             raise DataError(
                 f"{source.path}: has no column in addition to the target; needs a feature"
             )
-        if len({*self.features}) < len(self.features) or self.target in self.features:
+        doubled = self.target in self.features and not choice.is_language
+        if len({*self.features}) < len(self.features) or doubled:
             names = shown(",".join(self.features))
             raise DataError(
                 f"dataset.features={names}: must name each column once, and not the target"
@@ -237,7 +262,8 @@ class Roles:
     @property
     def of_samples(self) -> tuple[str, ...]:
         """Columns without which a row is no sample: the target, the client and the text."""
-        return tuple(name for name in (self.target, self.client, self.text) if name)
+        names = (*self.texts, self.target, self.client)
+        return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _no_column(setting: str, name: str, source: Source) -> DataError:
@@ -263,7 +289,7 @@ class Samples:
 
     rows: Mapping[str, Rows]
     features: tuple[Feature, ...]
-    target: Classes | Targets
+    target: Classes | Targets | Following
     client: str
     clients: pa.DataType
     left_out: tuple[str, ...]
@@ -291,11 +317,11 @@ class Samples:
             DataError: they do not fit the settings.
         """
         roles = Roles.of(sources, choice)
-        text = Text(roles.text, tokeniser, choice.length) if tokeniser else None
+        text = _text(roles, choice, tokeniser) if tokeniser else None
         if text:
             files = {name: work_folder / f"tokens-{name}" for name in sources}
             sources = {n: with_tokens(source, text, files[n]) for n, source in sources.items()}
-            text.check(next(iter(sources.values())).path)
+            text.check(next(iter(sources.values())).path, choice.missing)
         needed = roles.needed(choice.missing)
         whole = {name: Rows(source, roles.used, needed=needed) for name, source in sources.items()}
         progress("read files", 0, 3)
@@ -306,7 +332,11 @@ class Samples:
         alone = len(roles.features) == 1
         features: tuple[Feature, ...] = (text,) if text else ()
         features = features or tuple(_feature(n, kinds[n], choice, alone) for n in roles.features)
-        target = _target(roles.target, kinds[roles.target], choice)
+        target: Classes | Targets | Following
+        if isinstance(text, Language):
+            target = Following(roles.target, text)
+        else:
+            target = _target(roles.target, kinds[roles.target], choice)
         kind_of_clients = kinds[roles.client].clients if roles.client else pa.string()
         unread = dict.fromkeys(source.unread for source in sources.values() if source.unread)
         notes += tuple(f"not read: {shown(', '.join(names))[1:-1]}" for names in unread)
@@ -375,6 +405,8 @@ class Samples:
         alone = self.features[0].shape if len(widths) == 1 else (sum(widths),)
         target = f"target {shown(self.target.name)}"
         target += f" ({len(self.labels)} classes)" if self.labels else " (a number)"
+        if isinstance(self.target, Following):
+            target = f"target: the next token of {shown(self.target.name)}"
         client = [f"clients {shown(self.client)}"] if self.client else []
         told = [*read_as(self.features), target, *client]
         source = self.rows["train"].source
@@ -441,7 +473,8 @@ def _kinds(
     names_by_setting = {
         name: getattr(choice, name) for name in ("leave_out", "categories", "dates")
     }
-    kinds = {n: Kind(names_by_setting, n in roles.features and n != roles.text) for n in roles.used}
+    plain = {*roles.features} - {*roles.texts}
+    kinds = {name: Kind(names_by_setting, name in plain) for name in roles.used}
     total = left_out = 0
     for part in rows.values():
         if absent := sorted({*roles.used} - {*part.source.names}):
@@ -474,7 +507,7 @@ def _looked_at(
     kind: Kind, name: str, roles: Roles, choice: Choice
 ) -> Callable[[pa.Array, pa.Field, Place], object]:
     """Return the function of a kind that takes in a batch of its column, by the column's role."""
-    if name == roles.text:
+    if name in roles.texts:
         return lambda values, column, place: kind.count(values, place)
     if name == roles.client and name not in (*roles.features, roles.target):
         return lambda values, column, place: kind.see_clients(values, place)
@@ -552,6 +585,11 @@ def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
     total = sum(len(batch) for batch in source.read((roles.target,)))
     chosen = by_fraction(choice.split, total)
     return {name: Rows(source, roles.used, chosen[name], needed=needed) for name in SPLITS}
+
+
+def _text(roles: Roles, choice: Choice, tokeniser: Tokeniser) -> Text:
+    given = roles.features[0], tokeniser, choice.length
+    return Language(*given, answer=choice.answer or "") if choice.is_language else Text(*given)
 
 
 def _feature(name: str, kind: Kind, choice: Choice, alone: bool) -> Feature:

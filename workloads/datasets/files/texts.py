@@ -8,13 +8,17 @@ Legend: n rows of a batch, T tokens of an input.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raysim.api.rules import padded_length
+from raysim.api.scoring import IGNORED, NO_TOKEN
 from raysim.errors import DataError
 from raysim.numbers.arrays import Array
 from raysim.workloads.datasets.files.kinds import as_numbers
@@ -27,7 +31,7 @@ from raysim.workloads.datasets.files.source import (
     shown,
     side_by_side,
 )
-from raysim.workloads.datasets.text import Tokeniser, padded, width_of
+from raysim.workloads.datasets.text import Ids, Tokeniser, padded
 
 IDS = pa.list_(pa.int32())
 
@@ -39,8 +43,8 @@ class Text:
     Attributes:
         name: The column.
         tokeniser: What makes tokens of it.
-        length: Most tokens of a text.
-        longest: Most tokens of a text among the training and test samples.
+        length: Most tokens of an input.
+        longest: Most tokens of an input among the training and test samples.
         count: Number of texts.
         cut: Number of them that were cut.
         numbers: Whether all texts are numbers.
@@ -59,25 +63,20 @@ class Text:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of a sample's inputs."""
-        return (width_of(self.longest),)
+        return (padded_length(np.array([self.longest])),)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of text."""
+        return (self.name,)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of tokens; that of answers has where each begins."""
+        return pa.schema(zip(self.columns, (IDS, pa.int32()), strict=False))
 
     def see(self, batch: pa.RecordBatch) -> None:
         """Take in a batch of training samples, of which nothing must be known."""
-
-    def texts(self, values: pa.Array) -> pa.Array:
-        """Return the values of a column as texts, empty ones as missing.
-
-        Raises:
-            DataError: the column holds something else.
-        """
-        if not (is_text(values.type) or is_number(values.type) or pa.types.is_null(values.type)):
-            raise DataError(
-                f"column {shown(self.name)}: holds values of type {shown(str(values.type))}; must"
-                " hold text"
-            )
-        self.numbers = self.numbers and as_numbers(values) is not None
-        texts = pc.cast(values, pa.string())
-        return pc.if_else(pc.equal(as_words(texts), ""), pa.scalar(None, pa.string()), texts)
 
     def tokenised(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the column of a batch as lists of numbers of tokens.
@@ -85,35 +84,38 @@ class Text:
         Raises:
             DataError: the column holds something else than text.
         """
-        texts = self.texts(batch[self.name])
-        present = pc.drop_null(texts).to_pylist()
-        rows, cut = self.tokeniser.numbers(present, self.length)
-        self.count += len(rows)
+        self.numbers = self.numbers and as_numbers(batch[self.name]) is not None
+        texts = texts_of(batch[self.name], self.name).to_pylist()
+        there = [row for row, text in enumerate(texts) if text is not None]
+        ids, cut = self.tokeniser.numbers([texts[row] for row in there], self.length)
+        self.count += len(ids)
         self.cut += sum(cut)
-        self.longest = max([self.longest, *map(len, rows)])
-        each = iter(rows)
-        lists = [next(each) if valid else None for valid in texts.is_valid().to_pylist()]
-        return pa.record_batch([pa.array(lists, IDS)], names=[self.name])
+        self.longest = max([self.longest, *map(len, ids)])
+        of_row = dict(zip(there, ids, strict=True))
+        lists = pa.array([of_row.get(row) for row in range(len(texts))], IDS)
+        return pa.record_batch([lists], schema=self.schema)
 
     def encode(self, batch: pa.RecordBatch) -> Array:
         """Return the inputs [n, T] of a batch of texts, or of their tokens, in int32."""
         lists = batch[self.name]
-        if lists.type != IDS:
-            lists = self.tokenised(batch)[self.name]
-        lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
-        return padded(lists.flatten().to_numpy(), lengths, *self.shape)
+        lists = lists if lists.type == IDS else self.tokenised(batch)[self.name]
+        return _array(lists, *self.shape)
 
     def notes(self) -> list[str]:
         """Return a line on texts that were cut, if there are any."""
         if not self.cut:
             return []
         return [
-            f"{self.cut} of {self.count} texts of {shown(self.name)} have more than {self.length}"
-            " tokens, and are cut; dataset.length has more"
+            f"{self.cut} of {self.count} texts of {shown(self.columns[-1])} are cut, at"
+            f" {self.length} tokens; dataset.length=N keeps more"
         ]
 
-    def check(self, path: Path) -> None:
+    def check(self, path: Path, missing: str) -> None:
         """Check that there were texts.
+
+        Args:
+            path: Where they came from.
+            missing: What is done about missing values.
 
         Raises:
             DataError: all cells are empty, or numbers.
@@ -123,20 +125,179 @@ class Text:
             raise DataError(f"dataset.text={shown(self.name)}: {held}, in {path}; must hold text")
 
 
+@dataclass
+class Language(Text):
+    """A column of text, or of prompts with answers, as inputs [n, T] before each next token.
+
+    A text, or a prompt and its answer, is one row of tokens. Inputs are all but the last of them,
+    targets all but the first, without those of a prompt.
+
+    Attributes:
+        answer: Column of answers; empty where all tokens of a text count.
+        rows: Number of rows.
+        short: Rows, from 1, without a token to predict: a prompt fills all, or a text has one.
+    """
+
+    answer: str = ""
+    rows: int = 0
+    short: list[int] = field(default_factory=list)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of text."""
+        return (self.name, self.answer) if self.answer else (self.name,)
+
+    def tokenised(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return texts of a batch as lists of numbers of tokens, and where answers begin in them.
+
+        Raises:
+            DataError: a column holds something else than text, or the chat template fails.
+        """
+        texts = [texts_of(batch[name], name).to_pylist() for name in self.columns]
+        there = [row for row, parts in enumerate(zip(*texts, strict=True)) if None not in parts]
+        parts = [[column[row] for row in there] for column in texts]
+        pairs = self._pairs(*parts) if self.answer else self._whole(*parts)
+        ids: list[Ids | None] = [None] * len(batch)
+        starts: list[int | None] = [None] * len(batch)
+        for row, (tokens, start) in zip(there, pairs, strict=True):
+            if start < len(tokens):
+                ids[row], starts[row] = tokens, start
+                self.count += 1
+                self.longest = max(self.longest, len(tokens) - 1)
+            else:
+                self.short.append(self.rows + row + 1)
+        self.rows += len(batch)
+        columns = [pa.array(ids, IDS), pa.array(starts, pa.int32())]
+        return pa.record_batch(columns[: len(self.columns)], schema=self.schema)
+
+    def _whole(self, texts: list[str]) -> Iterator[tuple[Ids, int]]:
+        """Yield the tokens of texts, and the first that counts of each."""
+        most = self.length + 1
+        for ids, cut in zip(*self.tokeniser.numbers(texts, most), strict=True):
+            self.cut += cut
+            yield (ids if cut else self.tokeniser.ended(ids)[:most]), 1
+
+    def _pairs(self, prompts: list[str], answers: list[str]) -> Iterator[tuple[Ids, int]]:
+        """Yield the tokens of prompts with their answers, and where each answer begins."""
+        most = self.length + 1
+        replies = [self.tokeniser.answered(*pair) for pair in zip(prompts, answers, strict=True)]
+        ends, _ = self.tokeniser.numbers(replies, most, special=False)
+        for prompt, end in zip(self._asked(prompts, most), ends, strict=True):
+            ids = [*prompt, *end]
+            self.cut += len(ids) > most
+            yield ids[:most], len(prompt)
+
+    def _asked(self, prompts: list[str], most: int) -> list[Ids]:
+        texts = [self.tokeniser.asked(prompt) for prompt in prompts]
+        return self.tokeniser.numbers(texts, most, special=False)[0]
+
+    def encode(self, batch: pa.RecordBatch) -> Array:
+        """Return the inputs [n, T] of a batch of tokens, in int32; of new texts, all tokens."""
+        if batch[self.name].type == IDS:
+            inputs, following = self._shifted(batch)
+            return np.where(following == NO_TOKEN, NO_TOKEN, inputs)
+        texts = texts_of(batch[self.name], self.name).to_pylist()
+        if self.answer:
+            ids = self._asked(texts, self.length)
+        else:
+            ids, _ = self.tokeniser.numbers(texts, self.length)
+        return _array(pa.array(ids, IDS), *self.shape)
+
+    def targets(self, batch: pa.RecordBatch) -> Array:
+        """Return the tokens that follow [n, T] in a batch of tokens; IGNORED where none counts."""
+        _, following = self._shifted(batch)
+        first = np.ones(len(batch), np.int64)
+        if self.answer:
+            first = batch[self.answer].to_numpy(zero_copy_only=False)
+        counts = np.arange(1, following.shape[1] + 1) >= first[:, None]
+        return np.where(counts & (following != NO_TOKEN), following, IGNORED).astype(np.int64)
+
+    def _shifted(self, batch: pa.RecordBatch) -> tuple[Array, Array]:
+        """Return tokens [n, T] of a batch, and those that follow them [n, T]."""
+        ids = _array(batch[self.name], self.shape[0] + 1)
+        return ids[:, :-1], ids[:, 1:]
+
+    def check(self, path: Path, missing: str) -> None:
+        """Check that there were texts, and that they have a token to predict.
+
+        Args:
+            path: Where they came from.
+            missing: What is done about missing values.
+
+        Raises:
+            DataError: none have, or some have not and are not to be left out.
+        """
+        setting = "prompt" if self.answer else "text"
+        where = f"dataset.{setting}={shown(self.name)}"
+        if not (self.count or self.short):
+            raise DataError(f"{where}: has no text: all cells are empty, in {path}; must hold text")
+        if self.short and not (self.count and missing != "refuse"):
+            why = "fills" if self.answer else "has no second token within"
+            raise DataError(
+                f"{where}: the text in row {self.short[0]} {why} dataset.length={self.length}, as"
+                f" {len(self.short)} do; a larger length keeps them, dataset.missing=drop leaves"
+                " them out"
+            )
+
+
+@dataclass
+class Following:
+    """Targets [n, T] of a language model: at each position the token that follows.
+
+    Attributes:
+        name: The column that has them.
+        text: The column of inputs.
+    """
+
+    name: str
+    text: Language
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of training samples, of which nothing must be known."""
+
+    def notes(self) -> list[str]:
+        """Return no lines."""
+        return []
+
+    def check(self) -> None:
+        """Accept any training samples."""
+
+    def encode(self, batch: pa.RecordBatch) -> Array:
+        """Return the targets of a batch."""
+        return self.text.targets(batch)
+
+
+def texts_of(values: pa.Array, name: str) -> pa.Array:
+    """Return the values of a column as texts, empty ones as missing.
+
+    Raises:
+        DataError: the column holds something else.
+    """
+    if not (is_text(values.type) or is_number(values.type) or pa.types.is_null(values.type)):
+        kind = shown(str(values.type))
+        raise DataError(f"column {shown(name)}: holds values of type {kind}; must hold text")
+    texts = pc.cast(values, pa.string())
+    return pc.if_else(pc.equal(as_words(texts), ""), pa.scalar(None, pa.string()), texts)
+
+
+def _array(lists: pa.Array, width: int) -> Array:
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+    return padded(lists.flatten().to_numpy(), lengths, width)
+
+
 def with_tokens(source: Source, text: Text, path: Path) -> Source:
-    """Return a source with the tokens of a column in place of its text.
+    """Return a source with tokens in place of texts.
 
     Args:
-        source: The source, which is read once.
-        text: The column; it counts the texts.
+        source: The source, of which the columns of text are read once.
+        text: The columns; it counts the texts.
         path: Work file of the tokens, which is written.
 
     Raises:
-        DataError: the column holds no text.
+        DataError: a column holds no text.
     """
-    schema = pa.schema([(text.name, IDS)])
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for batch in source.read((text.name,)):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, text.schema) as writer:
+        for batch in source.read(text.columns):
             writer.write_batch(text.tokenised(batch))
 
     def read(names: tuple[str, ...]) -> Batches:

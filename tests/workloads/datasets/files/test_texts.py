@@ -65,7 +65,7 @@ def test_tokens_are_padded_and_rows_without_text_are_left_out(table, tokenizer, 
 def test_longer_texts_are_cut_and_counted(table, tokenizer):
     chosen = dataset(table, **fields(tokenizer, length=4))
     lines = notes_of(prepared(chosen, table.parent / "data", lambda *_: None))
-    assert any("4 of 5 texts of 'body' have more than 4 tokens, and are cut" in n for n in lines)
+    assert any("4 of 5 texts of 'body' are cut, at 4 tokens" in n for n in lines)
     found = read(table, table.parent / "data", **fields(tokenizer, length=4))
     assert found["train"].x[:, :5].tolist() == [
         [1, *numbers("cheap pills"), 2, -1],
@@ -92,13 +92,87 @@ def test_another_tokeniser_in_the_same_folder_prepares_the_data_again(table, tok
     assert again["test"].x[0, :4].tolist() == [*numbers("buy cheap pills"), -1]
 
 
+END = {"eos_token": "</s>"}
+CHAT = "{% for m in messages %}{{ m.role }} : {{ m.content }} </s> {% endfor %}"
+CHAT += "{% if add_generation_prompt %}assistant : {% endif %}"
+PAIRS = {"ask": ["add 1 2", "add 1 1", "buy now"], "reply": ["3", 2, "we meet at noon"]}
+
+
+def pairs(tmp_path, **changes):
+    """Return the training samples of PAIRS, in order, and the lines about them."""
+    layouts.text(tmp_path / "pairs.csv", {**PAIRS, "part": ["train"] * 2 + ["test"]})
+    chosen = {"prompt": "ask", "answer": "reply", "split": "part", "length": 10, **changes}
+    data = dataset(tmp_path / "pairs.csv", **chosen)
+    lines = notes_of(prepared(data, tmp_path / "data", lambda *_: None))
+    return read(tmp_path / "pairs.csv", tmp_path / "data", **chosen), lines
+
+
+def row(values: list[int], filling: int) -> list[int]:
+    return values + [filling] * (16 - len(values))
+
+
+def test_answers_alone_count_after_a_chat_template(tmp_path):
+    folder = write_tokenizer(tmp_path / "t", ends=False, chat_template=CHAT, **END)
+    found, lines = pairs(tmp_path, tokenizer=str(folder))
+    ids = numbers("user : add 1 2 </s> assistant : 3 </s>")
+    assert found["train"].x[0].tolist() == row(ids[:-1], -1)
+    assert found["train"].y[0].tolist() == row([-100] * 7 + numbers("3 </s>"), -100)
+    assert found["train"].y[1].tolist() == row([-100] * 7 + numbers("2 </s>"), -100)
+    ids = numbers("user : buy now </s> assistant : we meet at noon")
+    assert found["test"].x[0].tolist() == row(ids[:10], -1)
+    assert any("1 of 3 texts of 'reply' are cut, at 10 tokens" in line for line in lines)
+
+
+def test_a_tokeniser_without_a_template_has_prompt_line_and_answer(tmp_path):
+    folder = write_tokenizer(tmp_path / "t", ends=False, **END)
+    found, _ = pairs(tmp_path, tokenizer=str(folder))
+    assert found["train"].x[0].tolist() == row(numbers("add 1 2 3"), -1)
+    assert found["train"].y[0].tolist() == row([-100, -100, *numbers("3 </s>")], -100)
+
+
+def test_all_tokens_of_a_text_count_without_a_target(table, tokenizer):
+    write_tokenizer(tokenizer, ends=False, **END)
+    found = read(table, table.parent / "data", **fields(tokenizer, target=None, length=3))
+    ids = numbers("we meet at noon")
+    assert found["train"].x[:2].tolist() == [row(numbers(BODIES[0]), -1), row(ids[:3], -1)]
+    assert found["train"].y[:2].tolist() == [
+        row(numbers("pills now </s>"), -100),
+        row(ids[1:4], -100),
+    ]
+
+
+def test_prompts_that_leave_no_room_are_refused_or_left_out(tmp_path):
+    folder = write_tokenizer(tmp_path / "t", ends=False)
+    line = r"dataset\.prompt='ask': the text in row 1 fills dataset\.length=2, as 2 do"
+    with pytest.raises(DataError, match=line):
+        pairs(tmp_path, tokenizer=str(folder), length=2)
+    with pytest.raises(DataError, match="the training set has no samples"):
+        pairs(tmp_path, tokenizer=str(folder), length=2, missing="drop")
+
+
+WRONG_TEMPLATES = {
+    "{{ raise_exception('no system') }}": "its chat template fails: TemplateError: no system",
+    "{{ messages | length }}": "does not put an answer after the text of its prompt",
+}
+
+
+@pytest.mark.parametrize("template", WRONG_TEMPLATES)
+def test_a_chat_template_that_fails(tmp_path, template):
+    folder = write_tokenizer(tmp_path / "t", ends=False, chat_template=template)
+    with pytest.raises(DataError, match=WRONG_TEMPLATES[template]):
+        pairs(tmp_path, tokenizer=str(folder))
+
+
 REFUSED = {
     "no such column": ({"text": "bodi"}, "dataset.text='bodi': no such column"),
     "numbers": ({"text": "size"}, "dataset.text='size': holds numbers alone"),
     "empty cells": ({"missing": "refuse"}, "column 'body': 1 value is missing, in row 5"),
     "no tokeniser": ({"tokenizer": None}, "dataset.text='body': needs a tokeniser"),
     "no folder": ({"tokenizer": "nowhere"}, "dataset.tokenizer=nowhere: no such folder"),
-    "other inputs": ({"features": "size"}, "text=body: is the only input"),
+    "no answer": ({"text": None, "target": None, "prompt": "body"}, "needs dataset.answer, too"),
+    "no prompt": ({"text": None, "answer": "body"}, "answer='body': needs dataset.prompt, too"),
+    "numbers to predict": ({"task": "regression"}, "task=regression: does not go with"),
+    "other inputs": ({"features": "size"}, "text='body': is the only input"),
 }
 
 
