@@ -307,7 +307,15 @@ def _unlike_own(run: Settings) -> list[Part]:
 
 def _steps_alone(run: Settings) -> Iterator[Part]:
     """Yield the settings that only the engine's own steps follow."""
-    for name in ("keep", "tail_average", "label_smoothing", "class_weights", "temperature"):
+    names = (
+        "accumulate",
+        "keep",
+        "tail_average",
+        "label_smoothing",
+        "class_weights",
+        "temperature",
+    )
+    for name in names:
         value, default = getattr(run.local, name), type(run.local).model_fields[name].default
         if value != default:
             yield Part(f"local.{name}={as_typed(value)}")
@@ -422,7 +430,7 @@ DIVIDING = Kind(
     _of("aggregation", lambda run: run.aggregation.weights),
 )
 TABLE = Kind(
-    "tables of weights",
+    "weights by a table or by tokens",
     _setting("weighting", holds=lambda weighting: weighting not in ("examples", "uniform")),
 )
 POOLED = Kind(
@@ -446,6 +454,10 @@ UNBASED = Kind(
     "methods whose clients send more than what has moved",
     _of_passes(lambda seen: [*seen.rows] or _unmoved(seen)),
     "result",
+)
+STACKS = Kind(
+    "`engine.vectorize`",
+    _setting("engine.vectorize", holds=lambda size: size != "auto" and size),
 )
 OWN_LOOPS = Kind("loops of your own", _loops())
 RETURNING = Kind(
@@ -553,11 +565,13 @@ RULES = (
     ),
     # loops of your own
     Rule(
-        Kind(
-            "`engine.vectorize`",
-            _setting("engine.vectorize", holds=lambda size: size != "auto" and size),
-        ),
+        STACKS,
         *(OWN_LOOPS, "which trains one client at a time", "leave it out"),
+    ),
+    Rule(
+        STACKS,
+        Kind("`local.accumulate`", _setting("local.accumulate", holds=lambda parts: parts > 1)),
+        *("whose parts of a batch are trained one after another", "leave it out"),
     ),
     Rule(
         Kind("settings of the engine's own steps", _steps_alone),

@@ -158,6 +158,11 @@ TREES = {**CLAIM, "channel": {own(InTrees): {"noise": 1.0}}}
 CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     f"engine.vectorize=2: does not go with {LOOP}, which trains one client at a time; leave it"
     " out": ({**OWN, "engine.vectorize": 2}, {**OWN, "engine.vectorize": "auto"}),
+    "engine.vectorize=2: does not go with local.accumulate=3, whose parts of a batch are trained"
+    " one after another; leave it out": (
+        {"engine.vectorize": 2, "local.accumulate": 3},
+        {"engine.vectorize": "auto", "local.accumulate": 3},
+    ),
     f"local.keep=true: does not go with {LOOP}, whose loss and steps are its own; write it into"
     " the loop": ({**OWN, **ADAM}, {**OWN, "local.optimizer": "adam"}),
     f"temperature.name=schedule: does not go with {LOOP}, whose loss and steps are its own;"

@@ -9,7 +9,7 @@ Legend: B batch, F features, C classes, n_k samples of client k.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -135,7 +135,8 @@ class Batch(NamedTuple):
     A batch of local training is a view of a buffer that the next epoch overwrites. Where clients
     are trained together the smaller batches are padded; `weights` [B] is then 1 for a sample and 0
     for padding. Rules reduce over samples by `loss`, `mean`, `padded_with_zeros` and `size` alone.
-    `lengths` [B] are those of padded sequences x [B, T, ...], where x are sequences.
+    `lengths` [B] are those of padded sequences x [B, T, ...], where x are sequences. A part of a
+    batch (`in_parts`) divides the sum of its losses by `divisor` in place of its weights.
     """
 
     x: Tensor
@@ -143,6 +144,7 @@ class Batch(NamedTuple):
     weights: Tensor | None = None
     scoring: Scoring = CLASSIFICATION
     lengths: Integers | None = None
+    divisor: Tensor | None = None
 
     def loss(self, outputs: Tensor) -> Tensor:
         """Return the mean loss of a network's outputs; by default their cross-entropy."""
@@ -157,8 +159,26 @@ class Batch(NamedTuple):
         losses = self.losses(outputs)
         if self.scoring.weights is None:
             return self.mean(losses)
-        total = self.padded_with_zeros(self.scoring.weights(self.y).to(losses.dtype)).sum()
+        if self.divisor is not None:
+            total = self.divisor
+        else:
+            total = self.padded_with_zeros(self.scoring.weights(self.y).to(losses.dtype)).sum()
         return self.padded_with_zeros(losses).sum() / torch.where(total > 0, total, 1)
+
+    def in_parts(self, count: int) -> Iterator[tuple[Batch, float]]:
+        """Yield parts of almost equal size, and their shares of the samples.
+
+        The mean over the parts by these shares is that of the batch, also of a loss that is divided
+        by the weights of all its samples.
+        """
+        n, total = len(self.y), None
+        if self.scoring.weights is not None:
+            total = self.scoring.weights(self.y).sum()
+        for start in range(0, n, -(-n // count)):
+            rows = slice(start, start + -(-n // count))
+            part = self._replace(x=self.x[rows], y=self.y[rows], lengths=None)
+            share = len(part.y) / n
+            yield part._replace(divisor=None if total is None else total * share), share
 
     def part(self, start: int, stop: int) -> Batch:
         """Return some of the samples; sequences are cut as `padded_length` says."""

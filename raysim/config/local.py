@@ -63,6 +63,11 @@ class LocalSettings(RateSettings):
     batch_size: Count | Literal["full"] = Field(
         default=10, description="batch size B; full: all samples of a client"
     )
+    accumulate: Count = Field(
+        default=1,
+        description="parts of a batch, whose gradients are added: the step is the whole batch's,"
+        " and the activations of one part at a time are in memory",
+    )
     drop_last: bool = Field(
         default=False,
         description="leave out the last batch of an epoch if it has fewer samples than B, as"

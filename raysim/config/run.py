@@ -108,12 +108,12 @@ class Settings(SettingsGroup):
         default=0.1, gt=0, le=1, description="fraction C of the clients that is sampled every round"
     )
     seed: Seed = Field(default=0, description="seed of all random streams")
-    weighting: Weighting | Annotated[str, AfterValidator(_weights_file)] = Field(
+    weighting: Literal[Weighting, "tokens"] | Annotated[str, AfterValidator(_weights_file)] = Field(
         default="examples",
         description="weights of the mean: examples weights a client by its samples, uniform weights"
-        " all clients alike; or a CSV or Parquet file with the columns client and weight"
-        " (any scale, above 0), which is refused where a method or"
-        " aggregation.weighting=fixed weighs clients itself",
+        " all clients alike, tokens weights a client by its targets that count in the loss; or a"
+        " CSV or Parquet file with the columns client and weight (any scale, above 0). File and"
+        " tokens are refused where a method or aggregation.weighting=fixed weighs clients itself",
     )
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="stop when the main score, an accuracy, reaches this value"

@@ -146,6 +146,11 @@ class Network(nn.Module):
             if tensor.requires_grad and (trainable is None or name in trainable)
         ]
 
+    @property
+    def normalises_batches(self) -> bool:
+        """True if a layer of BatchNorm takes the statistics of batches, as in training."""
+        return any(isinstance(each, BATCH_NORMS) and each.training for each in self.modules())
+
     def train(self, mode: bool = True) -> Network:
         """Enter training mode with all modules, or evaluation mode."""
         self._trains = None

@@ -569,6 +569,39 @@ class ClientTraining:
 
     def differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
         """Return the loss at T=1, the objective, and its gradient at the parameters."""
+        return self.accumulated(batch, partial(self._differentiate, view))
+
+    def accumulated(
+        self, batch: Batch, taken: Callable[[Batch], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Return means over a batch; with `local.accumulate`, over its parts one after another.
+
+        Args:
+            batch: The batch.
+            taken: Returns the means over a batch or a part.
+        """
+        parts = self.trainer.local.accumulate
+        if parts == 1 or len(batch.y) == 1:
+            return taken(batch)
+        total: list[Tensor] = []
+        for part, share in batch.in_parts(parts):
+            found = taken(part)
+            with torch.no_grad():
+                if total:
+                    total = [t.add(f, alpha=share) for t, f in zip(total, found, strict=True)]
+                else:
+                    total = [tensor * share for tensor in found]
+        return tuple(total)
+
+    def agrees_in_parts(self, batch: Batch) -> bool:
+        """Return whether the gradient of a batch is the mean over its parts, up to rounding."""
+        gradients = (
+            found(self.view, batch)[2:] for found in (self._differentiate, self.differentiate)
+        )
+        pairs = zip(*gradients, strict=True)
+        return all(torch.allclose(whole, parts, 1e-3, 1e-5) for whole, parts in pairs)
+
+    def _differentiate(self, view: View, batch: Batch) -> tuple[Tensor, ...]:
         outputs = self.trainer.outputs(batch.x.clone() if self.copies else batch.x)
         bindings = self.trainer.network.bindings
         if rebound := bindings.rebound():
@@ -617,12 +650,22 @@ class ClientTraining:
         change_outputs: Callable[[Outputs], Outputs] | None,
     ) -> list[Tensor]:
         """Return derivatives of the objective at the client's own tensors, by autograd."""
+        taken = partial(self._derivatives_at, tensors, along, change_outputs)
+        return [*self.accumulated(batch, taken)]
+
+    def _derivatives_at(
+        self,
+        tensors: Tensors,
+        along: Sequence[Tensor] | None,
+        change_outputs: Callable[[Outputs], Outputs] | None,
+        batch: Batch,
+    ) -> tuple[Tensor, ...]:
         points = [tensors[name].requires_grad_() for name in self.names]
         with self.trainer.autocast():
             outputs = self.trainer.network.at(tensors, batch.x.clone()).in_float32()
         outputs = change_outputs(outputs) if change_outputs else outputs
         value = objective(self.rules, replace(self.view, params=tensors), outputs, batch)
-        return derivatives(value, points, along)
+        return (*derivatives(value, points, along),)
 
 
 def _copied(tensors: Tensors) -> dict[str, Tensor]:

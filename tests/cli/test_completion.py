@@ -62,7 +62,7 @@ CASES = {
     ("run", "mnist-fedavg", "local.lr_m"): ["local.lr_metric=", "local.lr_min="],
     ("run", "mnist-fedavg", "local.mom"): ["local.momentum=", "local.momentum=0.0"],
     ("run", "mnist-fedavg", "method.name=fedno"): ["fednova"],
-    ("run", "mnist-fedavg", "weighting="): ["examples", "uniform"],
+    ("run", "mnist-fedavg", "weighting="): ["examples", "uniform", "tokens"],
     ("run", "mnist-fedavg", "method.name=fedprox", "method."): [
         *("method.name=", "method.mu=", "method.reduction="),
     ],

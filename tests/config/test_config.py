@@ -73,7 +73,11 @@ BAD_VALUES = [
     ({"fraction": 1.1}, "fraction=1.1", "less than or equal to 1"),
     ({"seed": -1}, "seed=-1", "greater than or equal to 0"),
     ({"target_accuracy": 97}, "target_accuracy=97", "less than or equal to 1"),
-    ({"weighting": "sizes"}, 'weighting="sizes"', ": must be 'examples' or 'uniform' or a .csv or"),
+    (
+        {"weighting": "sizes"},
+        'weighting="sizes"',
+        ": must be 'examples', 'uniform' or 'tokens' or a .csv or",
+    ),
     ({"local.lr_rounds": "1,5"}, 'local.lr_rounds="1,5"', "must be a valid list"),
     ({"local.batch_size": 0}, "local.batch_size=0", "greater than or equal to 1 or 'full'"),
     ({"local.batch_size": "half"}, 'local.batch_size="half"', "integer or 'full'"),

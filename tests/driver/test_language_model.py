@@ -77,12 +77,18 @@ def trained(w, pairs, number, client):
     return w
 
 
-@pytest.mark.parametrize("settings", [{}, {"engine.vectorize": 3}], ids=["one", "stacked"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"engine.vectorize": 3}, {"weighting": "tokens", "local.accumulate": 3}],
+    ids=["alone", "stacked", "accumulated"],
+)
 def test_rounds_and_scores_against_numpy(tmp_path, settings):
     task = task_of()
     result = raysim.run(make_settings(tmp_path, **BASE, **settings), task)
     clients = [pairs_of(*client) for client in task.clients]
     weights = SIZES
+    if settings.get("weighting"):
+        weights = [sum(len(given) for given, _ in pairs) for pairs in clients]
     rows = pq.read_table(tmp_path / "clients.parquet").to_pylist()
     cohorts = [[r["client"] for r in rows if r["round"] == n + 1] for n in range(ROUNDS)]
     assert [len(cohort) for cohort in cohorts] == [2, 2] and cohorts[0] != cohorts[1]

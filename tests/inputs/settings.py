@@ -22,7 +22,7 @@ REAL = (
 )
 FLAGS = ("trace", "local.nesterov", "evaluation.clients", "engine.deterministic")
 CHOICES = {
-    "weighting": "'examples' or 'uniform'",
+    "weighting": "'examples', 'uniform' or 'tokens'",
     "on_client_error": "'stop' or 'drop'",
     "tracker": "'mlflow' or 'wandb'",
     "engine.backend": "'ray' or 'inline'",

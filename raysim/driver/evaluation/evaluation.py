@@ -12,7 +12,6 @@ from math import nan
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from raysim.api.class_metrics import with_metrics
@@ -52,7 +51,7 @@ from raysim.execution.messages import EvaluationMessage, FailedItem, PassMessage
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
 from raysim.federation.federation import Federation, open_samples
 from raysim.numbers.arrays import Array, Floats
-from raysim.numbers.tensors.packed import PackedTensors
+from raysim.numbers.tensors.packed import PackedTensors, as_tensor
 from raysim.storage.run_state import RunState
 from raysim.storage.trace import Span
 
@@ -214,7 +213,7 @@ class Evaluator:
 
     def _weight(self, targets: Array) -> float:
         """Return the number by which the sum of a set's losses is divided."""
-        return self._scoring.total_weight(torch.from_numpy(np.asarray(targets))) or nan
+        return self._scoring.total_weight(as_tensor(targets)) or nan
 
     def _given(self, metric: str, scored: Score) -> Array:
         """Return the input of a metric: what its scoring compares, or the network's outputs."""

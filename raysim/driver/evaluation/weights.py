@@ -10,22 +10,63 @@ import numpy as np
 
 from raysim.api.components import called
 from raysim.api.method import Method
+from raysim.config import Settings
 from raysim.errors import DataError, SettingsError
+from raysim.federation.federation import Federation, open_samples
 from raysim.numbers.arrays import Floats, Integers
+from raysim.numbers.tensors.packed import as_tensor
 from raysim.samples.client_tables import read_table, rows_of
 from raysim.user_input.limits import MOST
 
 Weights = Integers
+TOKENS = "tokens"
+"""Value of `weighting`: a client's targets that count in the loss."""
 STEPS = 2**24
 """Steps of weights that are no whole numbers; the largest weight is this many steps."""
 
 
 def weights_file(weighting: str) -> Path | None:
     """Return the file that `weighting` names; None if it names none."""
-    return None if weighting in ("examples", "uniform") else Path(weighting)
+    return None if weighting in ("examples", "uniform", TOKENS) else Path(weighting)
 
 
-def weights_of_file(weighting: str, clients: int) -> Weights | None:
+def weights_by_client(settings: Settings, federation: Federation) -> Weights | None:
+    """Return the weights of a table or of tokens [K]; None without either.
+
+    Raises:
+        RaysimError: the file cannot be read, or there are no tokens.
+    """
+    if settings.weighting == TOKENS:
+        return _of_tokens(federation)
+    return _of_file(settings.weighting, settings.clients)
+
+
+def _of_tokens(federation: Federation) -> Weights:
+    """Return the number of each client's training targets that count in the loss [K].
+
+    Raises:
+        SettingsError: samples of the task count alike.
+        DataError: a client has no target that counts.
+    """
+    if federation.scoring.weights is None:
+        raise SettingsError(
+            f"weighting={TOKENS}: the task's samples have no tokens that count; use"
+            " weighting=examples"
+        )
+    counts = federation.scoring.weights(as_tensor(open_samples(federation.train).y)).numpy()
+    held, holdout = federation.client_indices, federation.holdout
+    weights = np.zeros(len(held.sizes), dtype=np.float64)
+    for client in range(len(weights)):
+        rows = held[client]
+        trained = rows[holdout.divide(client, len(rows))[0]] if holdout.fraction else rows
+        weights[client] = counts[trained].sum()
+    if not weights.all():
+        who = federation.named(int(np.argmin(weights)))
+        raise DataError(f"weighting={TOKENS}: {who} has no target that counts in the loss")
+    return in_whole_numbers(weights)
+
+
+def _of_file(weighting: str, clients: int) -> Weights | None:
     """Return the weights [K] from a user's table; None without one.
 
     Raises:
@@ -76,7 +117,7 @@ def weights_of(
         weighting: The weighting of the pass or of the run.
         method: The run's method.
         sizes: Training samples of each client [K].
-        table: Weights from a user's table [K]; None without one.
+        table: Weights from a user's table, or by tokens [K]; None without either.
         clients: The clients [n].
 
     Raises:

@@ -53,7 +53,7 @@ class PassContext:
         updates: Files of the updates that an aggregation sees one by one.
         drop_advice: The command that continues a run without failing clients.
         named: Returns a client's name for messages.
-        weights: Weights of each client [K] from a user's table; None without one.
+        weights: Weights of each client [K] from a user's table, or by tokens; None without either.
         stack_size: Clients in a stack; 1 trains them one at a time.
         frozen: Names of the network's frozen parameters, which are not sent.
         shown_notes: Notes that the user has seen.

@@ -41,6 +41,7 @@ from raysim.driver.rounds.method_rounds import (
 from raysim.driver.rounds.run import Run
 from raysim.driver.start.context import CheckedRun, RunContext
 from raysim.driver.start.parts import RunParts
+from raysim.driver.start.stacking import check_parts
 from raysim.driver.uploads.aggregating import fewest_clients
 from raysim.driver.uploads.channel import states_of
 from raysim.errors import MachineError, RaysimError, RuleError, RunError, SettingsError
@@ -94,6 +95,7 @@ def rehearse(checked: CheckedRun) -> int:
     owners = {owner for group in kept if (owner := owner_of(group, settings.keepers))}
     check_rules(settings, "rehearsed", Seen(settings, None, keeping=owners | {*of_server}))
     check_rounds_without_clients(checked)
+    check_parts(checked)
     return nbytes(kept)
 
 

@@ -23,6 +23,8 @@ from raysim.config import Settings
 from raysim.driver.listeners.listener import Listener
 from raysim.driver.rounds.local_values import RoundValues
 from raysim.driver.rounds.method_rounds import passes_of, round_inputs, run_round
+from raysim.driver.start.context import CheckedRun
+from raysim.errors import SettingsError
 from raysim.execution.partial_sum import PartialSum
 from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
@@ -73,8 +75,8 @@ def decide_stack_size(
     return 1
 
 
-class StackCheck:
-    """Stacked trial round on few clients and samples in this process; its result is dropped."""
+class TrialRound:
+    """Trial round on few clients and samples in this process; its result is dropped."""
 
     def __init__(
         self, settings: Settings, federation: Federation, network: nn.Module, values: RoundValues
@@ -82,14 +84,13 @@ class StackCheck:
         self._settings, self._network, self._values = settings, network, values
         placed = Network(copy.deepcopy(network)).placed(CPU)
         self._sequential = SequentialTrainer(placed, settings.local, settings.engine.precision)
-        self._stacked = StackedTrainer(self._sequential, note=Listener().note)
         self._samples, self._sizes = OpenedSamples(federation, CPU), federation.training_sizes
         self._initial_state: Groups = {}
         self._states: dict[int, Groups] = {}
         self._reason: str | None = None
 
     def unsupported_reason(self, checkpoint: RunState) -> str | None:
-        """Return why a round from this checkpoint cannot be stacked; None if it can."""
+        """Return why a round from this checkpoint cannot be trained so; None if it can."""
         settings = self._settings
         self._initial_state = settings.method.client_init(checkpoint.state)
         now = round_inputs(
@@ -104,7 +105,7 @@ class StackCheck:
             suppress(Exception),
             closing(passes_of(settings, now, checkpoint.state)) as passes,
         ):
-            run_round(passes, self.run)  # the run itself will raise any error not due to stacking
+            run_round(passes, self.run)  # the run itself will raise any other error
         return self._reason
 
     def run(self, pass_: Pass) -> Reduced:
@@ -125,12 +126,14 @@ class StackCheck:
         if not any(job.epochs for job in jobs):
             return [self._sequential.run(job)[0] for job in jobs]
         try:
-            self._stacked.check_padding(jobs)
-            trained = [each for result in self._stacked.run(jobs) for each in result.each()]
-            return [upload for _, upload, _ in sorted(trained, key=itemgetter(0))]
+            return self.trained(jobs)
         except Exception as error:  # a rule or a module may raise anything
             self._reason = self._reason or " ".join(str(error).split()) or repr(error)
             raise
+
+    def trained(self, jobs: list[ClientJob]) -> list[Upload]:
+        """Return the uploads of clients that take steps; what it raises is the reason."""
+        raise NotImplementedError
 
     def _job(self, pass_: Pass, client: int) -> ClientJob:
         size = self._settings.local.batch_size
@@ -152,6 +155,62 @@ class StackCheck:
             augment=_unchanged,
             values=self._values.of_clients([client]).of(client),
         )
+
+
+class StackCheck(TrialRound):
+    """Trial round of a stack."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._stacked = StackedTrainer(self._sequential, note=Listener().note)
+
+    def trained(self, jobs: list[ClientJob]) -> list[Upload]:
+        """Return the uploads of a stack."""
+        self._stacked.check_padding(jobs)
+        trained = [each for result in self._stacked.run(jobs) for each in result.each()]
+        return [upload for _, upload, _ in sorted(trained, key=itemgetter(0))]
+
+
+class PartsCheck(TrialRound):
+    """Trial round of batches in parts (`local.accumulate`)."""
+
+    def trained(self, jobs: list[ClientJob]) -> list[Upload]:
+        """Return the uploads of clients whose gradient of a batch is the mean over its parts.
+
+        Raises:
+            SettingsError: it is not.
+        """
+        before = self._sequential.rng_state()
+        try:
+            return [self._checked(job) for job in jobs]
+        finally:
+            self._sequential.set_rng_state(before)
+
+    def _checked(self, job: ClientJob) -> Upload:
+        training = self._sequential.training(job.with_samples_read())
+        if self._sequential.network.normalises_batches:
+            raise SettingsError("the model's BatchNorm takes its statistics of whole batches")
+        upload, _ = training.run()
+        # After the steps, as many a penalty is 0 before them; without draws.
+        self._sequential.network.eval()
+        if not training.agrees_in_parts(job.data.part(0, FEW_SAMPLES)):
+            raise SettingsError("the model or a rule of the method looks at all samples of a batch")
+        return upload
+
+
+def check_parts(checked: CheckedRun) -> None:
+    """Check that a batch may be trained in parts, if `local.accumulate` asks for it.
+
+    Raises:
+        SettingsError: its gradient is not the mean over its parts.
+    """
+    settings, initial = checked.settings, checked.initial
+    if settings.local.accumulate == 1:
+        return
+    values = RoundValues.of(settings, checked.sampling(initial), initial)
+    trial = PartsCheck(settings, checked.federation, checked.network, values)
+    if reason := trial.unsupported_reason(initial):
+        raise SettingsError(f"local.accumulate={settings.local.accumulate}: {reason}; leave it out")
 
 
 def _unchanged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

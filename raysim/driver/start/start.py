@@ -20,7 +20,7 @@ from raysim.driver.analyses.run_analyses import Analyses
 from raysim.driver.asynchronous.opening import check_asynchrony
 from raysim.driver.clock.clock import open_clock
 from raysim.driver.evaluation.evaluation import Evaluator
-from raysim.driver.evaluation.weights import weights_of_file
+from raysim.driver.evaluation.weights import weights_by_client
 from raysim.driver.listeners.listener import Listener
 from raysim.driver.listeners.ray_metrics_listener import exported
 from raysim.driver.listeners.trackers import tracked
@@ -198,7 +198,6 @@ def check_run(
     clock = open_clock(settings, federation, network, states)
     for concern in ORDER:
         concern.check(parts, federation, note)
-    weights = weights_of_file(settings.weighting, settings.clients)
     checked = CheckedRun(
         settings=settings,
         federation=federation,
@@ -211,7 +210,7 @@ def check_run(
         identity=identity_of(settings, federation, network, analyses.reference, privacy),
         clock=clock,
         privacy=privacy,
-        weights=weights,
+        weights=weights_by_client(settings, federation),
     )
     _check_first_round(checked)
     for line in notes_on(parts):

@@ -84,7 +84,7 @@ def stack_size(
         describe: Returns the description of the workers; called only for "auto".
     """
     requested = settings.engine.vectorize
-    if requested in {0, 1} or settings.local.train:
+    if requested in {0, 1} or settings.local.train or settings.local.accumulate > 1:
         return 1, None
     if reason := unsupported_reason(module):
         return 1, reason

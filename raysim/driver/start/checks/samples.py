@@ -103,6 +103,11 @@ def check_scoring(settings: Settings, scoring: Scoring) -> None:
     for component in (settings.method, settings.selection):
         if component.needs_sample_losses and scoring.whole_batch:
             raise SettingsError(f"{called(component)}: {whole}")
+    if settings.local.accumulate > 1 and scoring.whole_batch:
+        raise SettingsError(
+            f"local.accumulate={settings.local.accumulate}: the task's loss is of whole batches,"
+            " which have no parts; leave it out"
+        )
     own_loss = scoring.losses is not cross_entropies
     for setting, needed in of_cross_entropy(settings.local).items():
         if needed and own_loss:
