@@ -14,6 +14,7 @@ SIZES = {
     "intermediate_size": 48,
     "max_position_embeddings": 64,
     "pad_token_id": 0,
+    "initializer_range": 0.2,
 }
 
 
@@ -25,6 +26,7 @@ def save_network(folder: Path, kind: str = "bert", **sizes: Any) -> Path:
     from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
     from raysim.numbers.seeds import seeded
+    from raysim.workloads.models.pretrained.extra import quiet
 
     with seeded(0, "tiny"):
         if kind == "bert":
@@ -32,7 +34,8 @@ def save_network(folder: Path, kind: str = "bert", **sizes: Any) -> Path:
         else:
             kv = {"num_key_value_heads": 2, "tie_word_embeddings": True}
             network = LlamaForCausalLM(LlamaConfig(**SIZES | kv | sizes))
-    network.save_pretrained(folder)
+    with quiet():
+        network.save_pretrained(folder)
     save_tokenizer(folder)
     return folder
 

@@ -65,5 +65,6 @@ MODELS.add(
         "by-shape": "raysim.workloads.models.by_shape:ByShape",
         "resnet18": "raysim.workloads.models.resnet:ResNet18",
         "resnet50": "raysim.workloads.models.resnet:ResNet50",
+        "huggingface": "raysim.workloads.models.pretrained.model:HuggingFace",
     }
 )

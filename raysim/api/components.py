@@ -26,8 +26,10 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 
 from raysim.errors import RaysimError, RuleError, SettingsError, visible
+from raysim.user_input.group import SettingsGroup
 from raysim.user_input.user_modules import TARGET, allow, import_named, unnamed
 
 
@@ -205,6 +207,16 @@ def name_of(component: type[Component]) -> str:
     """Return the registered name of a class, or `package.module:Class`."""
     target = f"{component.__module__}:{component.__qualname__}"
     return _NAMES.get(target, target)
+
+
+def fields_of(kind: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the dotted keys of a component's settings with their fields, those of groups too."""
+    for key, field in kind.model_fields.items():
+        group = field.annotation
+        if isinstance(group, type) and issubclass(group, SettingsGroup):
+            yield from fields_of(group, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", field
 
 
 def suggest(word: str, known: list[str], prefix: str = "", listed: Iterable[str] = ()) -> str:

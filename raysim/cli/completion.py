@@ -182,7 +182,9 @@ def _components(settings: Any) -> dict[str, str]:
 
 
 def _fields(kind: Any, prefix: str) -> dict[str, list[str]]:
-    return {f"{prefix}{key}": _choices(field) for key, field in kind.model_fields.items()}
+    from raysim.api.components import fields_of
+
+    return {key: _choices(field) for key, field in fields_of(kind, prefix)}
 
 
 def _choices(field: Any) -> list[str]:

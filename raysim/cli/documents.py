@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from raysim.api.components import Component, look_up
+from raysim.api.components import Component, fields_of, look_up
 from raysim.cli.pages import NAMED, allowed, names_of, page_of, plain, registry_of, tables_of
 
 PAGE_WIDTH = 100
@@ -59,7 +59,7 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
             "range": allowed(field),
             "description": field.description or "",
         }
-        for key, field in described.model_fields.items()
+        for key, field in fields_of(described)
     ]
     return {"name": name, "description": inspect.getdoc(described) or "", "settings": settings}
 

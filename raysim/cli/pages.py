@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from raysim.api.components import Component, Registry, look_up, registries
+from raysim.api.components import Component, Registry, fields_of, look_up, registries
 from raysim.user_input import as_typed, override_text
 
 FORMULA = 4 * " "
@@ -155,7 +155,7 @@ def component(registry: Registry[Any], name: str) -> RenderableType:
     """
     described: type[Component] = registry.get(name)
     settings = Table("setting", "default", "range", "description", box=None)
-    for key, field in described.model_fields.items():
+    for key, field in fields_of(described):
         settings.add_row(*map(Text, setting_row(registry.setting(name, key), field)))
     parts: list[RenderableType] = [Text(name, style="bold"), Text(_reflowed(described))]
     if described.model_fields:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from raysim.api.components import Component, Registry
+from raysim.api.components import Component, Registry, fields_of
 from raysim.cli.app import KINDS
 from raysim.cli.pages import registry_of, setting_row
 from raysim.cli.settings import HEADER, NAMES, rows_of
@@ -30,7 +30,7 @@ def section(registry: Registry[Component], name: str) -> str:
     """Return the section of one component."""
     described = registry.get(name)
     first = (inspect.getdoc(described) or "").partition("\n")[0]
-    rows = [setting_row(registry.setting(name, k), f) for k, f in described.model_fields.items()]
+    rows = [setting_row(registry.setting(name, k), f) for k, f in fields_of(described)]
     return f"\n## {name}\n\n{first}\n" + (f"\n{table(rows)}" if rows else "")
 
 

@@ -11,6 +11,9 @@ DEEP = "[" * 400 + "]" * 400
 DEEP_GROUP = '{"a":' * 400 + "1" + "}" * 400
 LONG = "x" * 100_000
 
+NET = ("model.name=huggingface",)
+PACK = (*NET, "model.path=minilm")
+
 WHOLE = (
     *("rounds", "clients", "checkpoint_every", "local.epochs", "local.batch_size"),
     *("evaluation.every", "engine.actors", "engine.threads_per_actor"),
@@ -190,6 +193,24 @@ ODD_CASES = [
     run("dataset.name=emnist", "dataset.split=byclas", says=('dataset.split="byclas": ',)),
     run("model.name=vgg9", "model.dropout=1", says=("model.dropout=1: ",)),
     run("model.name=vgg9", says=("model.name=vgg9: ", "(4,)")),
+    run(*NET, "model.path=nowhere", says=("model.path=", "nowhere: no such folder, and no pack;")),
+    run(*NET, "model.path=org/net", says=("no such folder; a network of the hub", "org/net@COM")),
+    run(*NET, "model.path=org/net@v1", says=("model.path=org/net@v1: must name a commit by its",)),
+    run(*NET, "model.path=KIT", says=("model.path=KIT: has no config.json",)),
+    run(*NET, says=("model.path: must be given",)),
+    run(*PACK, "model.lora.rank=-1", says=("model.lora.rank=-1: must be greater",)),
+    run(*PACK, "model.lora.ranks=1", says=("model.lora.ranks: no such setting; did you mean",)),
+    run(*PACK, "model.lora=3", says=("model.lora=3: ",)),
+    run(*PACK, "model.train=all", says=("model.lora.rank=8: adds nothing to train=all",)),
+    run(*PACK, "model.train=none", "model.lora.rank=0", says=("lora.rank=0: leaves nothing to",)),
+    run(*PACK, "model.task=causal-lm", "model.lora.rank=0", says=("leaves nothing to train",)),
+    run(
+        *PACK, "model.dtype=bfloat16", "model.train=*norm*", says=("model.dtype=bfloat16: is for",)
+    ),
+    run(
+        *(*PACK, "model.train=head", "model.lora.rank=0", "model.lora.freeze_a=true"),
+        says=("model.lora.freeze_a=true: needs lora.rank",),
+    ),
     run("model.name=3nn-mimic", "dataset.name=pieces:Thirty", says=("model.name=3nn-mimic: ",)),
     run("method.name=fedprox", "method.mu=-1", says=("method.mu=-1: ",)),
     run("method.name=fedprox", "method.mu=none", says=("method.mu=null: ",)),

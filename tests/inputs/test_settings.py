@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import raysim
-from raysim.api.components import Component, Registry
+from raysim.api.components import Component, Registry, fields_of
 from raysim.api.method import METHODS
 from raysim.clock import CLOCKS
 from raysim.config import Settings, parse, parse_override
@@ -47,8 +47,8 @@ def keys() -> list[tuple[str, str]]:
     for registry in REGISTRIES:
         for name in registry:
             found.append((name, f"{registry.kind}.name"))
-            fields = registry.get(name).model_fields
-            found += [(name, f"{registry.kind}.{field}") for field in fields]
+            prefix = f"{registry.kind}."
+            found += [(name, key) for key, _ in fields_of(registry.get(name), prefix)]
     return found
 
 

@@ -113,6 +113,8 @@ def unsupported_reason(network: nn.Module) -> str | None:
             return f"{type(module).__name__} ({name}) has no batched kernel with weights per client"
         if isinstance(module, BATCH_NORMS) and module.momentum is None:
             return f"{type(module).__name__} ({name}) has no momentum"
+        if getattr(module, "gradient_checkpointing", False):
+            return f"{type(module).__name__} ({name}) checkpoints activations, which vmap refuses"
     return None
 
 

@@ -13,7 +13,9 @@ from raysim.errors import SettingsError
 from raysim.numbers.tensors.torch_private import forward_pre_hooks, is_script
 
 TYPES = (torch.float32, torch.float64, torch.complex64)
-"""Allowed types of parameters; autocast computes in half precision."""
+"""Allowed types of trained parameters; autocast computes in half precision."""
+HALF = (torch.bfloat16, torch.float16)
+"""Further types of frozen parameters."""
 OLD_NORMS = {
     "torch.nn.utils.weight_norm": "weight_norm",
     "torch.nn.utils.spectral_norm": "spectral_norm",
@@ -43,9 +45,11 @@ def check_model(model: nn.Module, method: Method, precision: str) -> None:
         )
     allowed = ", ".join(map(_name, TYPES))
     for name, tensor in (*parameters.items(), *model.named_buffers()):
-        if (name in parameters and tensor.dtype not in TYPES) or tensor.dtype == torch.complex128:
+        is_frozen = name in parameters and not tensor.requires_grad
+        types = (*TYPES, *HALF) if is_frozen else TYPES
+        if (name in parameters and tensor.dtype not in types) or tensor.dtype == torch.complex128:
             advice = ""
-            if tensor.dtype in (torch.bfloat16, torch.float16):
+            if tensor.dtype in HALF:
                 advice = "; float32 with engine.precision=bf16 computes in half precision"
             kind = "parameter" if name in parameters else "buffer"
             raise SettingsError(

@@ -1,0 +1,323 @@
+"""Pretrained networks: what they compute, what of them is trained, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+import raysim
+from raysim.api.components import build_component
+from raysim.errors import RaysimError
+from raysim.numbers.seeds import seeded
+from raysim.workloads.models.pretrained import extra
+from raysim.workloads.models.pretrained.model import HuggingFace
+from tests.pretrained import save_network
+from tests.tasks import EQUAL, make_settings, make_task
+
+ROWS = torch.tensor([[4, 5, 6, 7, -1, -1], [9, 8, 7, 6, 5, 4], [5, -1, -1, -1, -1, -1]])
+CAUSAL = {"task": "causal-lm"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Networks of two layers and of width 32."""
+    root = tmp_path_factory.mktemp("pretrained")
+    return {kind: save_network(root / kind, kind) for kind in ("bert", "llama")}
+
+
+def built(folder: Path | str, classes: int = 3, seed: int = 0, **fields: Any) -> Any:
+    model = build_component(HuggingFace, {"path": str(folder), **fields}, "model.")
+    with seeded(seed, "init"):
+        return model.build((ROWS.shape[1],), classes)
+
+
+def trained(network: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in network.named_parameters() if p.requires_grad}
+
+
+def references(folder: Path, kind: str, network: Any) -> Tensor:
+    """Return the logits of transformers' own network, of real tokens and with its own masks."""
+    import transformers
+
+    given = {"input_ids": ROWS.clamp(min=0), "attention_mask": (ROWS >= 0).long()}
+    head = network.head[0]
+    with torch.no_grad():
+        if kind == "encoder":
+            bert = transformers.BertModel.from_pretrained(folder).eval()
+            return head(bert(**given).pooler_output)
+        llama = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
+        if kind == "causal":
+            return llama(**given).logits
+        states = llama.model(**given).last_hidden_state
+        return head(states[torch.arange(len(ROWS)), (ROWS >= 0).sum(1) - 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "fields"),
+    [("bert", "encoder", {}), ("llama", "decoder", {}), ("llama", "causal", CAUSAL)],
+)
+def test_outputs_are_those_of_transformers_until_adapters_are_trained(folders, name, kind, fields):
+    network = built(folders[name], **fields).eval()
+    expected = references(folders[name], kind, network)
+    with torch.no_grad():
+        outputs = network(ROWS)
+    assert outputs.shape == expected.shape
+    present = (ROWS >= 0) if kind == "causal" else torch.ones(len(ROWS), dtype=torch.bool)
+    torch.testing.assert_close(outputs[present], expected[present], rtol=0, atol=1e-6)
+    with torch.no_grad():
+        adapted = [p for n, p in trained(network).items() if "lora_B" in n]
+        adapted[0].normal_()
+        assert not torch.allclose(network(ROWS)[present], expected[present], atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("bert", {}),
+        ("bert", {"prompt": 3}),
+        ("llama", {}),
+        ("llama", CAUSAL),
+        ("llama", {**CAUSAL, "prompt": 2, "lora": {"rank": 0}}),
+        ("bert", {"dtype": "bfloat16"}),
+    ],
+    ids=str,
+)
+def test_clients_are_stacked_over_one_base(folders, name, fields):
+    network = built(folders[name], **fields).eval()
+    generator = torch.Generator().manual_seed(1)
+    stacks = {
+        of: torch.stack([p.detach() + 0.1 * torch.randn(p.shape, generator=generator)] * 3)
+        for of, p in trained(network).items()
+    }
+    for stack in stacks.values():
+        stack[1:].mul_(0.5)
+    x = torch.randint(0, 14, (3, 2, 6), generator=generator)
+    x[:, 0, 4:] = -1
+
+    def loss(tensors: dict[str, Tensor], rows: Tensor) -> Tensor:
+        return functional_call(network, tensors, (rows,)).square().mean()
+
+    stacked = vmap(torch.func.grad_and_value(loss))(stacks, x)
+    for client in range(3):
+        own = {of: stack[client] for of, stack in stacks.items()}
+        gradients, value = torch.func.grad_and_value(loss)(own, x[client])
+        near = partial(torch.testing.assert_close, rtol=1e-6, atol=1e-6)
+        near(stacked[1][client], value)
+        if "dtype" not in fields:  # sums of a bfloat16 base differ in their last bits
+            for of, gradient in gradients.items():
+                near(stacked[0][of][client], gradient, rtol=1e-4)
+
+
+def test_rows_without_a_token_stay_finite(folders):
+    x = torch.full((2, 6), -1)
+    for name in folders:
+        outputs = built(folders[name])(x)
+        outputs.sum().backward()
+        assert outputs.isfinite().all()
+
+
+HEAD = 3 * 32
+LORA = 2 * 2 * 8 * (32 + 32)  # query and value of two layers
+COUNTS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "default": ("bert", {}, HEAD + 3 + LORA),
+    "head alone": ("bert", {"lora": {"rank": 0}}, HEAD + 3),
+    "head frozen": ("bert", {"train": None}, LORA),
+    "rank 2": ("bert", {"lora": {"rank": 2}}, HEAD + 3 + LORA // 4),
+    "freeze A": ("bert", {"lora": {"freeze_a": True}}, HEAD + 3 + LORA // 2),
+    "one target": ("bert", {"lora": {"targets": "query"}}, HEAD + 3 + LORA // 2),
+    "pattern": ("bert", {"train": "*LayerNorm*", "lora": {"rank": 0}}, HEAD + 3 + 5 * 2 * 32),
+    "prompt": ("bert", {"prompt": 5, "lora": {"rank": 0}}, HEAD + 3 + 5 * 32),
+    "decoder": ("llama", {}, HEAD + 2 * 8 * (32 + 32 + 32 + 16)),
+    "causal": ("llama", CAUSAL, 2 * 8 * (32 + 32 + 32 + 16)),
+    "tied head": ("llama", {**CAUSAL, "train": "head", "lora": {"rank": 0}}, 40 * 32),
+}
+
+
+@pytest.mark.parametrize("case", COUNTS)
+def test_what_is_trained(folders, case):
+    name, fields, expected = COUNTS[case]
+    assert sum(p.numel() for p in trained(built(folders[name], **fields)).values()) == expected
+
+
+def test_all_weights_are_trained(folders):
+    network = built(folders["bert"], train="all", lora={"rank": 0})
+    assert all(p.requires_grad for p in network.parameters())
+
+
+def test_adapters_are_drawn_from_the_seed(folders):
+    first, again, other = (trained(built(folders["bert"], seed=seed)) for seed in (0, 0, 1))
+    for name, parameter in first.items():
+        assert torch.equal(parameter, again[name])
+        if "lora_B" in name:
+            assert not parameter.any()
+        elif "bias" not in name:
+            assert not torch.equal(parameter, other[name])
+
+
+def test_the_scale_of_adapters_is_one_unless_alpha_says_otherwise(folders):
+    for fields, scale in (({"rank": 4}, 1.0), ({"rank": 4, "alpha": 32.0}, 8.0)):
+        network = built(folders["bert"], lora=fields)
+        scales = [m.scaling for m in network.modules() if hasattr(m, "lora_A")]
+        assert scales == [{"default": scale}] * 4
+
+
+def test_a_base_in_bfloat16_has_adapters_in_float32(folders):
+    network = built(folders["llama"], dtype="bfloat16", **CAUSAL)
+    assert {p.dtype for p in trained(network).values()} == {torch.float32}
+    frozen = [p for p in network.parameters() if not p.requires_grad]
+    assert {p.dtype for p in frozen} == {torch.bfloat16}
+    outputs = network(ROWS)
+    assert outputs.dtype == torch.float32
+    near = built(folders["llama"], **CAUSAL)(ROWS)
+    assert 0 < (outputs - near).abs().max() < 0.1
+
+
+def test_weights_stay_mapped_from_their_file(folders):
+    network = built(folders["llama"], **CAUSAL)
+    frozen = [p for p in network.parameters() if not p.requires_grad]
+    mapped = re.compile(r"^(\w+)-(\w+) .*llama/model\.safetensors$", re.MULTILINE)
+    ranges = mapped.findall(Path("/proc/self/maps").read_text())
+    for parameter in frozen:
+        assert any(int(a, 16) <= parameter.data_ptr() < int(b, 16) for a, b in ranges)
+
+
+def test_checkpointed_activations_change_no_gradient(folders):
+    gradients = []
+    for on in (False, True):
+        network = built(folders["llama"], checkpointing=on)
+        network(ROWS).square().sum().backward()
+        gradients.append({name: p.grad for name, p in trained(network).items()})
+    for name, gradient in gradients[0].items():
+        assert torch.equal(gradient, gradients[1][name])
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "target": ({"lora": {"targets": "key,q_proj"}}, "model.lora.targets=q_proj: names no layer"),
+    "no layer": ({"lora": {"targets": "LayerNorm"}}, "model.lora.targets=LayerNorm: names no"),
+    "rank": ({"lora": {"rank": 33}}, r"model.lora.rank=33: above .*query, 32 x 32; at most 32"),
+    "pattern": ({"train": "*norm9*"}, r"model.train=\*norm9\*: matches no parameter .* allowed"),
+    "too long": ({"prompt": 60}, "takes at most 64 tokens .*; inputs have 6 and 60 vectors"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_do_not_suit_the_network(folders, case):
+    fields, told = REFUSED[case]
+    with pytest.raises(RaysimError, match=told) as error:
+        built(folders["bert"], **fields)
+    assert "\n" not in str(error.value)
+
+
+def test_a_vocabulary_larger_than_the_embedding_is_refused(folders):
+    with pytest.raises(
+        RaysimError, match="embeds 40 tokens, but the texts have a vocabulary of 41"
+    ):
+        built(folders["llama"], classes=41, **CAUSAL)
+
+
+def changed(source: Path, target: Path, **values: Any) -> Path:
+    """Copy a network with another configuration; None removes a value."""
+    target.mkdir()
+    for path in source.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    config = json.loads((source / "config.json").read_text()) | values
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+FILES: dict[str, tuple[dict[str, Any], str]] = {
+    "quantised": ({"quantization_config": {"load_in_4bit": True}}, "its weights are quantised"),
+    "code": ({"auto_map": {"AutoModel": "modeling.Net"}}, "needs code of its own, which is never"),
+    "unknown": ({"model_type": "abacus"}, "cannot be read: .*abacus"),
+    "both": ({"is_encoder_decoder": True}, "is an encoder with a decoder"),
+    "width": ({"intermediate_size": 50}, "its weights are not of its config.json: bert.encoder"),
+    "layers": (
+        {"num_hidden_layers": 3},
+        "its weights lack 16 tensors, such as bert.encoder.layer.2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_files_that_do_not_hold_the_network(folders, case, tmp_path):
+    values, told = FILES[case]
+    folder = changed(folders["bert"], tmp_path / "net", **values)
+    with pytest.raises(RaysimError, match=f"^model.path={folder}: {told}") as error:
+        built(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("pytorch_model.bin", "its pytorch_model.bin is a pickle, .*save_pretrained"),
+        ("weights.h5", "has no weights"),
+    ],
+)
+def test_weights_that_are_no_safetensors(folders, name, told, tmp_path):
+    folder = changed(folders["bert"], tmp_path / "net")
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(RaysimError, match=f"^model.path={folder}: {told}"):
+        built(folder)
+
+
+def test_a_missing_extra_is_named(folders, monkeypatch):
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    with pytest.raises(
+        RaysimError, match=r"needs transformers; pip install 'raysim-fl\[finetune\]'"
+    ):
+        built(folders["bert"])
+
+
+def batch(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return random tokens, some rows shorter, and whether the first one is large."""
+    x = torch.randint(4, 14, (rows, 6), generator=generator)
+    x[::2, 4:] = -1
+    return x, (x[:, 0] > 8).long()
+
+
+def settings(out: Path, **overrides: Any) -> raysim.Settings:
+    return make_settings(out, fraction=1.0, **overrides)
+
+
+BUFFERS = 32
+"""Bytes of the buffers of its positions."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_federated_averaging_trains_adapters(folders, tmp_path, dtype):
+    model = build_component(HuggingFace, {"path": str(folders["llama"]), "dtype": dtype}, "model.")
+    generator = torch.Generator().manual_seed(0)
+    clients = [batch(24, generator) for _ in range(3)]
+    task = raysim.Task(partial(model.build, (6,), 2), clients, batch(100, generator))
+    row = raysim.run(
+        settings(tmp_path / "run", rounds=8, **{"local.lr": 0.5}), task
+    ).metrics.to_pylist()[-1]
+    assert row["test_accuracy"] > 0.8
+    values = 2 * 32 + 2 * 8 * (32 + 32 + 32 + 16)
+    assert row["bytes_up"] == row["bytes_down"] <= 3 * (4 * values + BUFFERS)
+
+
+def with_adapters() -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    network = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
+    return get_peft_model(network, LoraConfig(r=2, target_modules=["0"], modules_to_save=["2"]))
+
+
+def test_any_module_with_peft_around_it_is_trained(tmp_path):
+    """The base, and the copy that peft keeps of a module that is trained, do not travel."""
+    task = make_task(EQUAL, with_adapters)
+    result = raysim.run(settings(tmp_path / "run", rounds=4), task)
+    row = result.metrics.to_pylist()[-1]
+    assert row["bytes_up"] == len(EQUAL) * 4 * (2 * 12 + 16 * 2 + 16 * 3 + 3)
+    assert row["test_accuracy"] > 0.6

@@ -1,0 +1,153 @@
+"""Reading of a pretrained network: its files checked, its weights mapped, and its stages.
+
+Weights in the type of the file stay mapped from it, so that they take no memory of a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from raysim.api.components import cause
+from raysim.errors import DataError, SettingsError
+from raysim.workloads.models.pretrained.extra import check_extra, quiet
+from raysim.workloads.models.pretrained.folders import check_weights, configuration, folder_of
+from raysim.workloads.models.pretrained.network import Decoder, Encoder, LastToken
+from raysim.workloads.models.stages import Staged
+
+if TYPE_CHECKING:
+    from raysim.workloads.models.pretrained.model import HuggingFace
+
+POOLER = "pooler."
+"""Part of the names of weights that the file of an encoder may lack."""
+
+
+def read_network(model: HuggingFace, tokens: int, classes: int) -> Staged:
+    """Return a pretrained network in three stages; all of its weights are frozen but new ones.
+
+    Args:
+        model: The model.
+        tokens: Number of tokens of an input T.
+        classes: Number of classes, or of tokens in the vocabulary.
+
+    Raises:
+        SettingsError: the network does not suit task or inputs, or the extra is missing.
+        DataError: the files lack something, or cannot be read.
+    """
+    origin = f"model.path={model.path}"
+    check_extra(origin)
+    folder = folder_of(model.path)
+    _check_configuration(configuration(folder, origin), origin)
+    check_weights(folder, origin)
+    network, new = _loaded(model, folder, origin, classes)
+    _check_inputs(model, network, tokens, classes)
+    network.requires_grad_(False)
+    of_base = {id(parameter) for parameter in network.base_model.parameters()}
+    for name, parameter in network.named_parameters():
+        if name in new or (model.task == "classification" and id(parameter) not in of_base):
+            parameter.requires_grad_(True)
+    return _staged(network, model)
+
+
+def _check_configuration(values: Mapping[str, Any], origin: str) -> None:
+    if "quantization_config" in values:
+        raise DataError(
+            f"{origin}: its weights are quantised, and so cannot be trained on or averaged exactly;"
+            " use the network's weights in bfloat16 or float32, with model.dtype=bfloat16"
+        )
+    if values.get("is_encoder_decoder"):
+        raise DataError(f"{origin}: is an encoder with a decoder; must be one of the two")
+    if any(key in values for key in ("auto_map", "custom_pipelines")):
+        raise DataError(f"{origin}: needs code of its own, which is never run")
+
+
+def _loaded(
+    model: HuggingFace, folder: Path, origin: str, classes: int
+) -> tuple[Any, frozenset[str]]:
+    """Return a folder's network for a task, and the names of weights that were drawn.
+
+    Raises:
+        DataError: the files cannot be read, or lack weights of the base.
+    """
+    import transformers
+
+    kind, sizes = transformers.AutoModelForCausalLM, dict[str, Any]()
+    if model.task == "classification":
+        kind, sizes = transformers.AutoModelForSequenceClassification, {"num_labels": classes}
+    try:
+        with quiet():
+            network, told = kind.from_pretrained(
+                folder,
+                dtype=getattr(torch, model.dtype),
+                attn_implementation="sdpa",
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **sizes,
+            )
+    except Exception as error:  # transformers, and files, may raise anything
+        raise DataError(f"{origin}: cannot be read: {cause(error)}") from error
+    other = {name for name, *_ in told["mismatched_keys"]}
+    of_base = {f"{network.base_model_prefix}.{n}" for n, _ in network.base_model.named_parameters()}
+    if wrong := sorted(of_base & other):
+        raise DataError(f"{origin}: its weights are not of its config.json: {wrong[0]} differs")
+    new = other | {*told["missing_keys"]}
+    if lacking := sorted(name for name in of_base & new if POOLER not in name):
+        raise DataError(f"{origin}: its weights lack {len(lacking)} tensors, such as {lacking[0]}")
+    return network, frozenset(new)
+
+
+def _check_inputs(model: HuggingFace, network: Any, tokens: int, classes: int) -> None:
+    """Check that a network takes inputs of so many tokens, of such a vocabulary.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    config = network.config.get_text_config()
+    origin = f"model.path={model.path}"
+    rows = network.get_input_embeddings().weight.shape[0]
+    if model.task == "causal-lm" and classes > rows:
+        raise SettingsError(
+            f"{origin}: embeds {rows} tokens, but the texts have a vocabulary of {classes}: their"
+            " tokenizer is not this network's"
+        )
+    whole = tokens + model.prompt
+    for limit in ("max_position_embeddings", "sliding_window"):
+        most = getattr(config, limit, None)
+        if isinstance(most, int) and whole > most:
+            prompt = f" and {model.prompt} vectors of model.prompt" if model.prompt else ""
+            raise SettingsError(
+                f"{origin}: takes at most {most} tokens ({limit}); inputs have {tokens}{prompt}"
+            )
+    if getattr(config, "final_logit_softcapping", None):
+        raise SettingsError(f"{origin}: caps its logits after the head, which is not supported")
+
+
+def _staged(network: Any, model: HuggingFace) -> Staged:
+    """Return a network in three stages; its last layer is the head."""
+    filler = network.config.get_text_config().pad_token_id or 0
+    features: Encoder
+    if model.task == "causal-lm":
+        features, head = Decoder(network.base_model, filler), network.get_output_embeddings()
+    elif isinstance(getattr(network, "score", None), nn.Linear):
+        features, head = LastToken(network.base_model, filler), network.score
+    else:
+        head = _take_off_last(network)
+        features = Encoder(network, filler)
+    if model.checkpointing:
+        network.activation_checkpointing_enable()
+    return Staged(nn.Sequential(features), nn.Sequential(), nn.Sequential(head))
+
+
+def _take_off_last(network: Any) -> nn.Linear:
+    """Replace the last linear layer of a classifier by one that does nothing, and return it."""
+    *_, (name, last) = [(n, m) for n, m in network.named_modules() if isinstance(m, nn.Linear)]
+    network.set_submodule(name, nn.Identity())
+    taken: nn.Linear = last
+    return taken
