@@ -15,7 +15,7 @@ import numpy as np
 from raysim.clock.draws import uniforms
 from raysim.errors import DataError, RunError
 from raysim.numbers.arrays import Flags, Integers
-from raysim.samples.client_tables import read_table
+from raysim.numbers.client_tables import read_table
 
 TICKS_PER_SECOND = 1_000_000
 DAY = 24 * 3600 * TICKS_PER_SECOND

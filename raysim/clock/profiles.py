@@ -28,7 +28,7 @@ import numpy as np
 from raysim.clock.draws import normals
 from raysim.errors import DataError
 from raysim.numbers.arrays import Floats, Integers
-from raysim.samples.client_tables import read_table, rows_of
+from raysim.numbers.client_tables import read_table, rows_of
 
 
 class LogNormal(NamedTuple):

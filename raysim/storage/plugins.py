@@ -22,7 +22,7 @@ from raysim.user_input import parse_json, resume_advice
 from raysim.user_input.run_folders import run_directory_of
 from raysim.user_input.user_modules import OWN, TARGET, is_outdated, sources, spec_of
 
-NAMING = ("name", OPTIMIZER, OWN_LOOP)
+NAMING = ("name", "ranks", OPTIMIZER, OWN_LOOP)
 """Settings with values that may be such a target."""
 SEALS = "plugins.json"
 

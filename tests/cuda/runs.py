@@ -11,6 +11,7 @@ import pytest
 import raysim
 from raysim.testing.tasks import small_task
 from raysim.training.stacked import cuda_graphs
+from tests.adapters import task_for
 from tests.cuda.device import CudaDevice
 from tests.methods.test_contract import settings_for
 from tests.tasks import Notes, make_task
@@ -51,9 +52,9 @@ class Runs:
     ) -> None:
         few = {"rounds": 2, "fraction": 1.0, "local.epochs": 2, "seed": 1, "checkpoint_every": 9}
         self._folder, self._patch, self._method, self._sizes = folder, patch, method, sizes
-        self._task = (
-            make_task(sizes, Dropping) if family == "dropping" else small_task(family, sizes)
-        )
+        dropping = family == "dropping"
+        task = make_task(sizes, Dropping) if dropping else small_task(family, sizes)
+        self._task = task_for(method, task)
         self._own = few | own
 
     def _run(self, name: str, **engine: Any) -> tuple[raysim.Result, list[str]]:

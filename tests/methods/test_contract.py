@@ -21,7 +21,8 @@ from raysim.api.method import METHODS
 from raysim.cli.pages import allowed
 from raysim.methods.fedavg import FedAvg
 from raysim.testing import MethodContract
-from raysim.testing.tasks import FAMILIES
+from raysim.testing.tasks import FAMILIES, SIZES
+from tests.adapters import task_for
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "chain": {"method.methods.fedprox.mu": 0.1, "method.methods.scaffold.lr_global": 0.9},
@@ -33,6 +34,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dp_ftrl": {"aggregation.weighting": "fixed", "method.noise": 0.02},
     "fedat": {"method.tiers": 2},
     "fedfusion": {"method.operator": "single"},
+    "flexlora": {"method.ranks": [2, 4, 1]},
+    "hetlora": {"method.ranks": [4, 2], "method.gamma": 0.6},
 }
 """Settings of a method where its defaults are made for larger models, or test less."""
 
@@ -46,6 +49,7 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"method.operator": "conv", "method.conv_start": "torch"},
     ),
     "fedfusion-multi": ("fedfusion", "residual", {"method.operator": "multi"}),
+    "flexlora-qr": ("flexlora", "cnn", {"method.way": "qr"}),
     "fedma-growing": ("fedma", "cnn", {"method.gamma": 1e30}),
     "fedproto-nearest": (
         "fedproto",
@@ -87,6 +91,7 @@ COUNTED_APART = {
     *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
     *("feddbe", "fedproto", "fedrod", "powersgd"),
     *("afl", "drfa", "qffl", "term"),
+    *("feddpa", "flexlora", "hetlora", "rolora"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""
@@ -133,6 +138,9 @@ def in_full(test: Callable[..., None]) -> Callable[..., None]:
 
 class RegisteredContract(MethodContract):
     """The contract of a registered method: the user's, its page, and the whole matrix."""
+
+    def task(self, family: str, sizes: tuple[int, ...] = SIZES) -> raysim.Task:
+        return task_for(self.method, super().task(family, sizes))
 
     def test_its_page_says_what_a_user_must_know(self):
         kind = METHODS.get(self.method)

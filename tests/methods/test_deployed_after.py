@@ -16,6 +16,7 @@ from raysim.api.method import METHODS
 from raysim.numbers.seeds import stream
 from raysim.samples.local_cut import LocalCut
 from raysim.testing.tasks import SmallNet
+from tests.adapters import task_for
 from tests.methods import common
 from tests.methods.test_contract import SETTINGS
 from tests.tasks import UNEQUAL, make_settings, make_task
@@ -38,12 +39,13 @@ def test_a_method_says_what_is_deployed_or_is_refused_before_it_starts(tmp_path,
     options |= {"local.epochs": 1, "checkpoint_every": 9}
     options |= {"fraction": 1.0} if METHODS.get(name).needs_everyone else {}
     settings = make_settings(tmp_path / "run", **options)
+    task = task_for(name, make_task((9, 30, 17)))
     if name in REFUSED:
         with pytest.raises(raysim.SettingsError, match=REFUSED[name]):
-            raysim.run(settings, make_task((9, 30, 17)))
+            raysim.run(settings, task)
         assert not (tmp_path / "run").exists()
         return
-    result = raysim.run(settings, make_task((9, 30, 17)))
+    result = raysim.run(settings, task)
     own, shared = (
         result.metrics[f"{model}local_test_loss"].to_pylist() for model in ("personal_", "")
     )

@@ -8,6 +8,7 @@ import raysim
 from raysim.api.method import METHODS
 from raysim.training import recorded_steps, sequential
 from raysim.training.recorded_steps import RecordedSteps
+from tests.adapters import task_for
 from tests.methods.test_contract import SETTINGS
 from tests.tasks import make_settings, make_task, model_of
 
@@ -64,7 +65,7 @@ def test_a_run_with_recorded_steps_has_the_bits_of_plain_ones(
     options |= LOCAL[local] | SETTINGS.get(method, {})
     if method == "fsvrg":
         options["method.step"] = "constant"  # "scaled" refuses local.momentum
-    task = make_task(SIZES)
+    task = task_for(method, make_task(SIZES))
     found = raysim.run(make_settings(tmp_path / "recorded", **options), task)
     (recorder,) = recorders
     kinds = {key: [*kind.scripts.values()] for key, kind in recorder._kinds.items()}

@@ -14,8 +14,8 @@ from raysim.config import Settings
 from raysim.errors import DataError, SettingsError
 from raysim.federation.federation import Federation, open_samples
 from raysim.numbers.arrays import Floats, Integers
+from raysim.numbers.client_tables import read_table, rows_of
 from raysim.numbers.tensors.packed import as_tensor
-from raysim.samples.client_tables import read_table, rows_of
 from raysim.user_input.limits import MOST
 
 Weights = Integers

@@ -11,6 +11,7 @@ import raysim.methods
 from raysim.api.method import METHODS
 from raysim.api.rules import Trained, Upload, View
 from raysim.driver.uploads import client_figures as riding
+from tests.adapters import task_for
 from tests.driver.analyses.common import (
     EVERYTHING,
     OF_ANY_INPUTS,
@@ -51,7 +52,7 @@ def test_stacked_clients_keep_their_bits(tmp_path):
 @pytest.mark.parametrize("method", [*METHODS])
 def test_every_method_keeps_its_bits(method, tmp_path):
     overrides = {"method.name": method, "rounds": 2, **FIELDS.get(method, {})}
-    task = make_task((20,) * 7)
+    task = task_for(method, make_task((20,) * 7))
     raysim.run(make_settings(tmp_path / "plain", **EVERYTHING | overrides), task)
     raysim.run(settings(tmp_path / "analysed", tmp_path / "plain", **overrides), task)
     assert model_of(tmp_path / "analysed") == model_of(tmp_path / "plain")

@@ -29,6 +29,7 @@ from raysim.training.stacked.cuda_graphs import (
 from raysim.training.stacked.stack_size import unsupported_reason
 from raysim.training.stacked.stacks import assign
 from raysim.training.stacked.trainer import _StackedTraining
+from tests.adapters import task_for
 from tests.methods.test_contract import UNSUPPORTED, settings_for
 from tests.tasks import Notes, make_task
 from tests.training.stacked.test_cuda_graphs import GPU, Tape, cuda  # noqa: F401
@@ -64,7 +65,7 @@ def run(folder, method, family, together, **overrides):
     )
     dropping = family == "dropping"
     task = make_task(SIZES, Dropping) if dropping else small_task(family, SIZES)
-    return raysim.run(settings, task, notes := Notes()), notes.notes
+    return raysim.run(settings, task_for(method, task), notes := Notes()), notes.notes
 
 
 class Dropping(SmallNet):

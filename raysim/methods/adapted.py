@@ -1,0 +1,290 @@
+"""Low-rank adapters: the base of methods whose server does more than average A and B.
+
+    y = W x + s B A x        W frozen, A [R, in], B [out, R], s the scale
+
+Without such a method, an adapter is a part of the model like others: FedAvg averages A and B, which
+is FedIT. Everything else that is trained, such as a head, is averaged; `own` leaves parts of it to
+the clients (FedPer's rule). Parts that the model freezes stay as they are.
+
+A client of rank r trains r rows of A and r columns of B. The others are 0, which is as if it had
+none: they have no gradient, and stay 0. `ranks` gives each client its r. A client receives r rows
+and columns with its rank, in four bytes, and sends r rows and columns.
+
+Legend: R rank of the network's adapters, r rank of a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import BeforeValidator, Field
+from torch import Tensor, nn
+
+from raysim.api.columns import Column
+from raysim.api.components import imported
+from raysim.api.method import Metrics, Passes, Round, ServerState
+from raysim.api.own_loop import checked_function
+from raysim.api.rules import Pass, Rules
+from raysim.errors import SettingsError
+from raysim.methods import partly_shared
+from raysim.methods.partly_shared import PartlyShared, Parts, names_of
+from raysim.numbers.adapters import Adapter, adapters_of
+from raysim.numbers.client_tables import read_table
+from raysim.numbers.tensors import Groups, Tensors, nbytes, parameter_names, without
+from raysim.user_input.user_modules import TARGET
+
+RANK = "rank"
+"""Group that a client alone receives, with its rank r."""
+RANK_TYPE = torch.int32
+RANKS = "ranks"
+"""Group of the server's state: clients of known rank [n], ascending, and their ranks [n]."""
+
+
+def _listed(value: Any) -> Any:
+    """Return ranks as a tuple if they are one number, a list, or written as `2,4`."""
+    if isinstance(value, int):
+        return (value,)
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.strip("[]").split(",")]
+        return tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else value
+    return tuple(value) if isinstance(value, list) else value
+
+
+Ranks = Annotated[tuple[int, ...] | str | None, BeforeValidator(_listed)]
+"""Ranks of clients: numbers that clients take in turn, a table's path, or a function's name."""
+
+
+class Adapted(PartlyShared):
+    """FedAvg of a model with adapters, which a server combines in another way."""
+
+    own: Parts = Field(
+        default=("none",),
+        description="each client's own parts beside the adapters, such as a head",
+    )
+
+    def own_tensors(self, network: nn.Module) -> frozenset[str]:
+        """Return the names of the chosen tensors.
+
+        Raises:
+            SettingsError: they have adapters, or the network has none that is trained as a whole.
+        """
+        names, trained = names_of(self.own, network, "method.own"), parameter_names(network)
+        adapters = adapters_of(network)
+        if not adapters:
+            raise SettingsError(
+                f"method.name={self.title}: needs a model with adapters; set model.lora.rank, or"
+                " wrap the task's model with peft"
+            )
+        for name in (name for adapter in adapters for name in (adapter.a, adapter.b)):
+            if name not in trained:
+                raise SettingsError(
+                    f"method.name={self.title}: needs adapters of which A and B are trained; {name}"
+                    " is frozen"
+                )
+            if name in names:
+                raise SettingsError(
+                    f"method.own={','.join(self.own)}: must leave the adapters to the server, and"
+                    f" has {name}; method.name=fedper leaves a part of them to the clients"
+                )
+        return names
+
+    def round(self, now: Round, state: ServerState) -> Passes:
+        """Train the cohort from the global model, and update the state."""
+        reduced = yield self.training_pass(now, state)
+        return self.server_update(now, state, reduced), {}
+
+    def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
+        """Deploy the model as the client has trained it."""
+        pass_ = self.training_pass(now, state)
+        return [replace(pass_, rules=replace(pass_.rules, finish=partly_shared.finish))]
+
+
+class Ranked(Adapted):
+    """FedAvg of a model with adapters, of which each client has its own rank."""
+
+    columns: ClassVar[Sequence[Column]] = (Column("rank"),)
+
+    ranks: Ranks = Field(
+        default=None,
+        description="ranks of clients: numbers taken in turn, a table (client, rank) or"
+        " module:function(client); none: the model's",
+    )
+
+    @property
+    def has_ranks(self) -> bool:
+        """True if clients may have other ranks than the network."""
+        return self.ranks is not None
+
+    def init(self, network: nn.Module) -> ServerState:
+        """Start from the network as it was built, with the ranks of a table.
+
+        Raises:
+            SettingsError: the network has no adapters, or of several ranks; a rank is not allowed.
+            DataError: the table cannot be read.
+        """
+        state = super().init(network)
+        found = {adapter.rank for adapter in adapters_of(network)}
+        if self.has_ranks and len(found) > 1:
+            raise SettingsError(
+                f"method.name={self.title}: needs adapters of one rank where clients have their"
+                f" own; the model has ranks {', '.join(map(str, sorted(found)))}"
+            )
+        if isinstance(self.ranks, tuple):
+            for rank in self.ranks or (0,):
+                self._checked(rank, max(found))
+        elif self.ranks is not None and TARGET.fullmatch(self.ranks):
+            self._function()
+        elif self.ranks is not None:
+            return state.replace(**{RANKS: self._table(self.ranks, max(found))})
+        return state
+
+    def ranks_of(self, now: Round, state: ServerState, clients: Sequence[int]) -> dict[int, int]:
+        """Return the ranks r of clients.
+
+        Raises:
+            SettingsError: a rank is not allowed, or the table lacks a client.
+        """
+        most = adapters_of(now.network)[0].rank
+        if not self.has_ranks:
+            return dict.fromkeys(clients, most)
+        known = known_ranks(state)
+        return {c: known.get(c) or self._checked(self._given(c, most), most, c) for c in clients}
+
+    def rank_metrics(self, now: Round, state: ServerState) -> Metrics:
+        """Return the mean rank of the cohort, if clients have their own ranks."""
+        if not self.has_ranks:
+            return {}
+        ranks = [*self.ranks_of(now, state, now.cohort).values()]
+        return {RANK: float(np.mean(ranks))} if ranks else {}
+
+    def round(self, now: Round, state: ServerState) -> Passes:
+        """Train the cohort at its ranks, and update the state."""
+        metrics = self.rank_metrics(now, state)
+        reduced = yield self.training_pass(now, state)
+        return self.server_update(now, state, reduced), metrics
+
+    def _given(self, client: int, most: int) -> Any:
+        """Return the rank that the setting gives a client."""
+        if self.ranks is None:
+            return most
+        if isinstance(self.ranks, tuple):
+            return self.ranks[client % len(self.ranks)]
+        if not TARGET.fullmatch(self.ranks):
+            raise SettingsError(f"method.ranks={self.ranks}: client {client} is missing")
+        return self._function()(client)
+
+    def _function(self) -> Callable[[int], Any]:
+        key = f"method.ranks={self.ranks}"
+        function: Callable[[int], Any] = checked_function(
+            imported(str(self.ranks), key), key, "client"
+        )
+        return function
+
+    def _table(self, path: str, most: int) -> dict[str, Tensor]:
+        """Return the group of known ranks as a table has them."""
+        table = read_table(Path(path), "method.ranks")
+        if RANK not in table:
+            raise SettingsError(f"method.ranks={path}: must have the columns client, {RANK}")
+        pairs = zip(table["client"].tolist(), table[RANK].tolist(), strict=True)
+        return ranks_group({int(c): self._checked(rank, most, int(c)) for c, rank in pairs})
+
+    def _checked(self, rank: Any, most: int, client: int | None = None) -> int:
+        given = ",".join(map(str, self.ranks)) if isinstance(self.ranks, tuple) else self.ranks
+        whole = isinstance(rank, int | float | np.number) and float(rank).is_integer()
+        if not whole or not 1 <= rank <= most:
+            of_client = "" if client is None else f" of client {client}"
+            raise SettingsError(
+                f"method.ranks={given}: the rank{of_client} is {rank!r:.40}; must be 1 to {most},"
+                " the rank of the model's adapters (model.lora.rank)"
+            )
+        return int(rank)
+
+    def training_pass(self, now: Round, state: ServerState) -> Pass:
+        """Return FedAvg's pass, in which each client trains adapters of its own rank."""
+        return self.at_ranks(super().training_pass(now, state), now, state)
+
+    def deployment(self, now: Round, state: ServerState) -> Pass:
+        """Deploy the adapters at the client's rank, with its own parts."""
+        pass_ = Pass(now.cohort, self.broadcast(state), Rules(start=partly_shared.start))
+        return self.at_ranks(pass_, now, state)
+
+    def at_ranks(self, pass_: Pass, now: Round, state: ServerState) -> Pass:
+        """Return a pass in which clients start from adapters of their own rank."""
+        if not self.has_ranks:
+            return pass_
+        adapters = adapters_of(now.network)
+        ranks = self.ranks_of(now, state, pass_.clients)
+        start = partial(_at_rank, adapters, pass_.rules.start)
+        return replace(
+            pass_,
+            rules=replace(pass_.rules, start=start),
+            personal={
+                c: {RANK: {RANK: torch.tensor(r, dtype=RANK_TYPE)}} for c, r in ranks.items()
+            },
+            bytes_down=partial(_bytes_down, adapters, pass_.broadcast, ranks),
+        )
+
+
+def known_ranks(state: ServerState) -> dict[int, int]:
+    """Return the clients of which the server knows the rank, from a table or an upload."""
+    group = state.groups.get(RANKS, {})
+    return dict(zip(*(group[n].tolist() for n in ("client", RANK)), strict=True)) if group else {}
+
+
+def ranks_group(ranks: Mapping[int, int]) -> dict[str, Tensor]:
+    """Return known ranks as a group of the server's state."""
+    clients = sorted(ranks)
+    values = {"client": clients, RANK: [ranks[client] for client in clients]}
+    return {name: torch.tensor(numbers, dtype=torch.int64) for name, numbers in values.items()}
+
+
+def bytes_at(adapters: Sequence[Adapter], tensors: Tensors, rank: int) -> int:
+    """Return the bytes of tensors of which adapters are sent at a rank, and scales not."""
+    names = [name for adapter in adapters for name in (adapter.a, adapter.b)]
+    per_rank = sum(nbytes({"": {n: tensors[n]}}) for n in names if n in tensors)
+    others = without(tensors, [*names, *(adapter.scaling for adapter in adapters)])
+    return nbytes({"": others}) + per_rank * rank // adapters[0].rank
+
+
+def _bytes_down(
+    adapters: Sequence[Adapter], broadcast: Groups, ranks: Mapping[int, int], client: int
+) -> int:
+    return sum(bytes_at(adapters, tensors, ranks[client]) for tensors in broadcast.values())
+
+
+def at_rank(adapters: Sequence[Adapter], tensors: Tensors, rank: Tensor) -> dict[str, Tensor]:
+    """Return tensors with adapters cut to a rank [].
+
+    Where scales are tensors they become those of that rank, and B is divided by as much.
+    """
+    cut = dict(tensors)
+    for adapter in adapters:
+        a, b = tensors[adapter.a], tensors[adapter.b]
+        kept = torch.arange(len(a), device=a.device) < rank
+        cut[adapter.a] = torch.where(_rows(kept, a), a, 0)
+        cut[adapter.b] = torch.where(_rows(kept, b.transpose(0, 1)).transpose(0, 1), b, 0)
+        if adapter.scaling in tensors:
+            scale = adapter.scale_at(rank)
+            cut[adapter.scaling] = scale.to(tensors[adapter.scaling])
+            cut[adapter.b] = cut[adapter.b] * (adapter.scale / scale).to(b.dtype)
+    return cut
+
+
+def _rows(kept: Tensor, a: Tensor) -> Tensor:
+    """Return flags of rows [R] in the number of dimensions of a tensor [R, ...]."""
+    return kept.view(-1, *[1] * (a.dim() - 1))
+
+
+Start = Callable[[Groups, Groups, Groups], Tensors]
+
+
+def _at_rank(
+    adapters: Sequence[Adapter], start: Start, broadcast: Groups, state: Groups, personal: Groups
+) -> Tensors:
+    return at_rank(adapters, start(broadcast, state, personal), personal[RANK][RANK])

@@ -1,0 +1,471 @@
+"""Methods of low-rank adapters against NumPy, and the settings that turn one into another.
+
+The network has two adapted layers; clients are unequal, of unequal ranks, and three of five take
+part in a round.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import raysim
+from raysim.federation.task import from_task
+from raysim.testing.tasks import SmallNet
+from tests.adapters import ALPHA, RANK, adapted
+from tests.methods.common import assert_refused, newest_states
+from tests.methods.reference import SIZES, Reference, T
+from tests.methods.test_oracle import gradient
+from tests.tasks import UNEQUAL, make_settings, make_task
+
+LAYERS = ("hidden.0", "hidden.2")
+FACTORS = [f"{layer}.lora_{half}.default.weight" for layer in LAYERS for half in "AB"]
+HEAD = ["head.weight", "head.bias"]
+S = ALPHA / RANK
+RANKS = (1, 4, 2)
+
+
+class TwoLayers(SmallNet):
+    def __init__(self):
+        super().__init__(width=10)
+        self.hidden = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 10), nn.ReLU())
+
+
+MODEL = partial(adapted, TwoLayers)
+BASE = [f"{layer}.base_layer.{kind}" for layer in LAYERS for kind in ("weight", "bias")]
+
+
+def tensors_of(task, names):
+    network = from_task(task).network(0)
+    return [network.get_parameter(name).detach().double().numpy() for name in names]
+
+
+def reference_of(tmp_path, overrides, model=MODEL):
+    """Return a run, and the gradient of A, B and the head at a scale."""
+    given = {"local.lr": 0.5, **overrides}
+    first = partial(tensors_of, names=FACTORS + HEAD)
+    reference = Reference(tmp_path, given, model=model, first=first)
+    reference.base = tensors_of(make_task(SIZES, model), BASE)
+    return reference
+
+
+def slope_of(base, scale):
+    def slope(w, x, y):
+        a1, b1, a2, b2, *head = w
+        first, second = base[0] + scale * b1 @ a1, base[2] + scale * b2 @ a2
+        g1, _, g2, _, *of_head = gradient([first, base[1], second, base[3], *head], x, y, T)
+        halves = [scale * b1.T @ g1, scale * g1 @ a1.T, scale * b2.T @ g2, scale * g2 @ a2.T]
+        return [*halves, *of_head]
+
+    return slope
+
+
+def at_rank(w, rank, factor=1.0):
+    """Return the tensors with zeros beyond a rank, and B times a factor."""
+    cut = [t.copy() for t in w]
+    for place in (0, 2):
+        cut[place][rank:] = 0
+        cut[place + 1][:, rank:] = 0
+        cut[place + 1] *= factor
+    return cut
+
+
+def products(w):
+    return [w[1] @ w[0], w[3] @ w[2]]
+
+
+def assert_same_model(params, w):
+    """The products of A and B, which their signs leave alone, and the head."""
+    found = [params[name].double().numpy() for name in FACTORS + HEAD]
+    pairs = zip([*products(found), *found[4:]], [*products(w), *w[4:]], strict=True)
+    for one, other in pairs:
+        assert np.abs(one - other).max() < 1e-5 * max(1, np.abs(other).max())
+
+
+def flexlora(reference, ranks):
+    w = reference.start
+    for number, cohort in enumerate(reference.cohorts):
+        means, heads = [0.0, 0.0], []
+        total = sum(reference.sizes[k] for k in cohort)
+        for k in cohort:
+            scale = ALPHA / ranks[k % len(ranks)]
+            start = at_rank(w, ranks[k % len(ranks)], S / scale)
+            end = reference.train(start, number, k, slope_of(reference.base, scale))
+            share = reference.sizes[k] / total
+            means = [m + share * scale * ba for m, ba in zip(means, products(end), strict=True)]
+            heads.append(end[4:])
+        w = []
+        for mean in means:
+            left, values, right = np.linalg.svd(mean, full_matrices=False)
+            w += [right[:RANK], left[:, :RANK] * values[:RANK] / S]
+        w += reference.mean(cohort, heads)
+    return w
+
+
+@pytest.mark.parametrize("way", ["product", "qr"])
+@pytest.mark.parametrize("stacked", [0, 3])
+def test_flexlora_cuts_the_mean_product(tmp_path, way, stacked):
+    given = {"method.name": "flexlora", "method.way": way, "method.ranks": [*RANKS]}
+    reference = reference_of(tmp_path, {**given, "engine.vectorize": stacked})
+    expected = flexlora(reference, RANKS)
+    assert_same_model(reference.result.params, expected)
+    assert np.abs(products(expected)[0]).max() > 0.05
+
+
+GAMMA, LAM = 0.6, 0.5
+
+
+def pruned(rank):
+    return max(int(GAMMA * rank + 1e-9), 1)
+
+
+def tails(w, rank):
+    """The tail of A and of B in each layer, as views."""
+    cut = slice(pruned(rank), rank)
+    return [(w[place][cut], w[place + 1][:, cut]) for place in (0, 2)]
+
+
+def tail_norm(w, rank):
+    return sum(np.linalg.norm(a) * np.linalg.norm(b) for a, b in tails(w, rank))
+
+
+def unit(matrix):
+    norm = np.linalg.norm(matrix)
+    return matrix / norm if norm else np.zeros_like(matrix)
+
+
+def hetlora(reference, weights):
+    """The last tensors, and the ranks of clients after each round that they took part in."""
+    w, ranks, seen = reference.start, {k: RANKS[k % len(RANKS)] for k in range(len(SIZES))}, []
+    for number, cohort in enumerate(reference.cohorts):
+        ends, norms = [], []
+        for k in cohort:
+            rank, plain = ranks[k], slope_of(reference.base, S)
+
+            def slope(now, x, y, rank=rank, plain=plain):
+                g = plain(now, x, y)
+                for (a, b), added in zip(tails(now, rank), tails(g, rank), strict=True):
+                    added[0][:] += LAM * np.linalg.norm(b) * unit(a)
+                    added[1][:] += LAM * np.linalg.norm(a) * unit(b)
+                return g
+
+            start = at_rank(w, rank)
+            end = reference.train(start, number, k, slope)
+            if tail_norm(end, rank) < tail_norm(start, rank):
+                ranks[k] = pruned(rank)
+            ends.append(end)
+            norms.append(np.sqrt(sum(np.linalg.norm(ba) ** 2 for ba in products(end))))
+        if weights == "examples":
+            w = reference.mean(cohort, ends)
+        else:
+            shares = np.array(norms) / sum(norms)
+            w = [
+                sum(s * t for s, t in zip(shares, ts, strict=True))
+                for ts in zip(*ends, strict=True)
+            ]
+        seen.append({k: ranks[k] for k in cohort})
+    return w, seen
+
+
+@pytest.mark.parametrize("weights", ["norm", "examples"])
+@pytest.mark.parametrize("stacked", [0, 3])
+def test_hetlora_truncates_pads_and_prunes(tmp_path, weights, stacked):
+    given = {"method.name": "hetlora", "method.weights": weights, "method.ranks": [*RANKS]}
+    given |= {"method.gamma": GAMMA, "method.lam": LAM, "engine.vectorize": stacked}
+    reference = reference_of(tmp_path, given)
+    w, seen = hetlora(reference, weights)
+    found = [reference.result.params[name].double().numpy() for name in FACTORS + HEAD]
+    for one, other in zip(found, w, strict=True):
+        assert np.abs(one - other).max() < 1e-5 * max(1, np.abs(other).max())
+    rows = pq.read_table(reference.result.run_dir / "clients.parquet").to_pylist()
+    by_round = [{r["client"]: r["rank"] for r in rows if r["round"] == n + 1} for n in range(4)]
+    assert by_round == seen
+    assert any(rank < RANKS[k % 3] for ranks in seen for k, rank in ranks.items())
+
+
+def rolora(reference, first):
+    w = reference.start
+    for number, cohort in enumerate(reference.cohorts):
+        trains_b = (number % 2 == 0) == (first == "B")
+        trained = [1, 3, 4, 5] if trains_b else [0, 2, 4, 5]
+        slope = slope_of(reference.base, S)
+        ends = [reference.train(w, number, k, slope, trained=trained) for k in cohort]
+        w = reference.mean(cohort, ends)
+    return w
+
+
+@pytest.mark.parametrize("first", ["B", "A"])
+def test_rolora_trains_the_halves_in_turn(tmp_path, first):
+    reference = reference_of(tmp_path, {"method.name": "rolora", "method.first": first})
+    expected = rolora(reference, first)
+    found = [reference.result.params[name].double().numpy() for name in FACTORS + HEAD]
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(one - other).max() < 1e-5 * max(1, np.abs(other).max())
+    halves = [b == (first == "B") for b in (True, False) * 2]
+    assert reference.result.metrics["half"].to_pylist() == [float(half) for half in halves]
+
+
+def fedsa(reference, own):
+    """FedAvg of the other tensors; each client has its own ones."""
+    w, kept = reference.start, {}
+    for number, cohort in enumerate(reference.cohorts):
+        ends = []
+        for k in cohort:
+            start = [kept.get((k, i), t) if i in own else t for i, t in enumerate(w)]
+            ends.append(reference.train(start, number, k, slope_of(reference.base, S)))
+            kept |= {(k, i): ends[-1][i] for i in own}
+        means = reference.mean(cohort, ends)
+        w = [t if i in own else mean for i, (t, mean) in enumerate(zip(w, means, strict=True))]
+    return w, kept
+
+
+@pytest.mark.parametrize("own", ["*.lora_B.*", "*.lora_B.*,head", "none"])
+def test_fedper_keeps_b_and_the_head(tmp_path, own):
+    """FedSA-LoRA with and without the head; with nothing of their own, clients do FedIT."""
+    reference = reference_of(tmp_path, {"method.name": "fedper", "method.own": own})
+    places = {"none": (), "*.lora_B.*": (1, 3)}.get(own, (1, 3, 4, 5))
+    w, kept = fedsa(reference, places)
+    names = FACTORS + HEAD
+    for name, other in zip(names, w, strict=True):
+        found = reference.result.params[name].double().numpy()
+        assert np.abs(found - other).max() < 1e-5 * max(1, np.abs(other).max())
+    states = newest_states(reference.result.run_dir)
+    found = {(k, names.index(n[4:])): t for k, state in states.items() for n, t in state.items()}
+    assert found.keys() == kept.keys()
+    for place, tensor in found.items():
+        np.testing.assert_allclose(tensor.numpy(), kept[place], atol=1e-5)
+
+
+def mixed_slope(base, w_own):
+    """The gradient of the own adapter in the mixture, the global tensors given."""
+
+    def slope(own, x, y, shared):
+        a1, b1, a2, b2, *head = shared
+        weights = [(1 - w_own) * S * b @ a for a, b in ((a1, b1), (a2, b2))]
+        fixed = [base[0] + weights[0], base[1], base[2] + weights[1], base[3]]
+        return slope_of(fixed, w_own * S)([*own, *head], x, y)[:4]
+
+    return slope
+
+
+def feddpa(reference, weight):
+    """The last global tensors, and the own adapters of clients."""
+    w, own = reference.start, {}
+    for number, cohort in enumerate(reference.cohorts):
+        slope = mixed_slope(reference.base, weight)
+        ends = [reference.train(w, number, k, slope_of(reference.base, S)) for k in cohort]
+        for k in cohort:
+            start = own.get(k, reference.start[:4])
+            own[k] = reference.train(start, number, k, partial(slope, shared=w), index=1)
+        w = reference.mean(cohort, ends)
+    return w, own
+
+
+@pytest.mark.parametrize("stacked", [0, 3])
+def test_feddpa_trains_an_own_adapter_in_the_mixture(tmp_path, stacked):
+    weight = 0.3
+    given = {"method.name": "feddpa", "method.weight": weight, "engine.vectorize": stacked}
+    reference = reference_of(tmp_path, {**given, "evaluation.clients": True})
+    w, own = feddpa(reference, weight)
+    for name, other in zip(FACTORS + HEAD, w, strict=True):
+        found = reference.result.params[name].double().numpy()
+        assert np.abs(found - other).max() < 1e-5 * max(1, np.abs(other).max())
+    states = newest_states(reference.result.run_dir)
+    assert states.keys() == own.keys()
+    for client, expected in own.items():
+        for name, other in zip(FACTORS, expected, strict=True):
+            found = states[client][f"own/{name.replace('default', 'own')}"].numpy()
+            np.testing.assert_allclose(found, other, atol=1e-5)
+
+
+IDENTITIES = {
+    "hetlora": {"method.gamma": 1.0, "method.weights": "examples"},
+    "feddpa": {"method.weight": 0.0},
+    "fedper": {"method.own": "none"},
+}
+"""Settings under which a method is FedIT, which is FedAvg of a model with adapters."""
+
+
+@pytest.mark.parametrize("stacked", [0, 3])
+@pytest.mark.parametrize("method", IDENTITIES)
+def test_the_same_as_fedit(tmp_path, method, stacked):
+    """The trained tensors, what clients deploy, and the bytes."""
+    more = {"fraction": 0.5, "local.momentum": 0.9, "evaluation.clients": True}
+    given = {"method.name": method, **IDENTITIES[method]}
+    plain, other = (
+        raysim.run(
+            make_settings(tmp_path / name, **more, **own, **{"engine.vectorize": stacked}),
+            make_task(UNEQUAL, MODEL),
+        )
+        for name, own in (("plain", {}), ("other", given))
+    )
+    for name in FACTORS + HEAD:
+        assert torch.equal(plain.params[name], other.params[name])
+    bytes_ = ("bytes_up", "bytes_down") if method != "feddpa" else ()
+    for column in ("client_accuracy_mean", "test_loss", *bytes_):
+        assert plain.metrics[column].to_pylist() == other.metrics[column].to_pylist()
+
+
+PRODUCTS = {
+    "fedavg": {},
+    "flexlora": {},
+    "flexlora-qr": {"method.way": "qr"},
+    "hetlora": {"method.gamma": 1.0},
+    "feddpa": {},
+    "fedper": {"method.own": "*.lora_B.*"},
+}
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_one_client_is_local_training(tmp_path, case):
+    ends = []
+    for name, given in (("local", {}), (case.partition("-")[0], PRODUCTS[case])):
+        settings = make_settings(
+            tmp_path / name, rounds=1, fraction=1.0, **{"method.name": name, **given}
+        )
+        run = raysim.run(settings, make_task((57,), MODEL))
+        (kept,) = newest_states(run.run_dir).values() if name in ("local", "fedper") else ({},)
+        own = {key.removeprefix("own/"): tensor for key, tensor in kept.items()}
+        ends.append({**run.params, **own})
+    assert_same_model(ends[1], [ends[0][name].double().numpy() for name in FACTORS + HEAD])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddpa", "flexlora", "hetlora", "rolora"])
+def test_adapters_add_nothing_at_the_start(tmp_path, method):
+    """The base's outputs are those of the network without adapters."""
+    task = make_task((57,), MODEL)
+    network = from_task(task).network(0)
+    for layer in LAYERS:
+        path, _, place = layer.rpartition(".")
+        parent = network.get_submodule(path)
+        parent[int(place)] = parent[int(place)].base_layer
+    x, y = map(torch.from_numpy, task.test)
+    base = float(nn.functional.cross_entropy(network(x), y).detach())
+    given = {"method.name": method, "rounds": 1, "fraction": 1.0, "local.lr": 1e-20}
+    result = raysim.run(make_settings(tmp_path / "run", **given), task)
+    assert result.metrics["test_loss"][-1].as_py() == pytest.approx(base, rel=1e-6)
+
+
+RANKS_OF = {0: 1, 1: 4, 2: 2, 3: 1, 4: 4}
+
+
+def rank_of(client):
+    return RANKS_OF[client]
+
+
+def given_ranks(folder, way):
+    if way == "function":
+        return f"{__name__}:rank_of"
+    if way == "table":
+        rows = [f"{client},{rank}" for client, rank in reversed(RANKS_OF.items())]
+        (folder / "ranks.csv").write_text("\n".join(["client,rank", *rows, "77,3"]))
+        return str(folder / "ranks.csv")
+    return "1,4,2"
+
+
+@pytest.mark.parametrize("method", ["flexlora", "hetlora"])
+def test_ranks_come_from_a_list_a_table_or_a_function(tmp_path, method):
+    runs = []
+    for way in ("list", "table", "function"):
+        ranks = given_ranks(tmp_path, way)
+        settings = make_settings(
+            tmp_path / way, **{"method.name": method, "method.ranks": ranks, "fraction": 0.6}
+        )
+        raysim.run(settings, make_task(SIZES, MODEL))
+        rows = pq.read_table(tmp_path / way / "clients.parquet").to_pylist()
+        assert all(row["rank"] <= RANKS_OF[row["client"]] for row in rows) and len(rows) == 9
+        runs.append(
+            {name: load_file(tmp_path / way / "model.safetensors")[name] for name in FACTORS}
+        )
+    for name in FACTORS:
+        assert torch.equal(runs[0][name], runs[1][name])
+        assert torch.equal(runs[0][name], runs[2][name])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ranks": [2, 5]}, r"method\.ranks=2,5: the rank is 5; must be 1 to 4"),
+        ({"ranks": "0"}, r"method\.ranks=0: the rank is 0; must be 1 to 4"),
+        ({"ranks": []}, r"method\.ranks=: the rank is 0; must be 1 to 4"),
+        ({"ranks": f"{__name__}:nothing"}, r"method\.ranks=.*:nothing: cannot be imported"),
+        (
+            {"ranks": f"{__name__}:given_ranks"},
+            r"method\.ranks=.*: must be a function of \(client\)",
+        ),
+        ({"own": "hidden"}, r"method\.own=hidden: must leave the adapters to the server"),
+        ({"own": "tail"}, r"method\.own=tail: the model has no 'tail'"),
+    ],
+)
+def test_bad_ranks_and_parts_are_refused(tmp_path, given, message):
+    overrides = {"method.name": "flexlora", **{f"method.{k}": v for k, v in given.items()}}
+    assert_refused(tmp_path, overrides, message, MODEL)
+
+
+def too_much(client):
+    return 2.5
+
+
+def test_a_function_s_rank_is_checked_before_the_run_starts(tmp_path):
+    given = {"method.name": "hetlora", "method.ranks": f"{__name__}:too_much"}
+    message = r"method\.ranks=.*: the rank of client 0 is 2\.5; must be 1 to 4"
+    assert_refused(tmp_path, given, message, MODEL)
+
+
+def test_a_table_of_ranks_is_read_before_the_run_starts(tmp_path):
+    given = {"method.name": "hetlora", "method.ranks": "missing.csv"}
+    with pytest.raises(raysim.DataError, match=r"method\.ranks=missing\.csv: cannot be read"):
+        raysim.run(make_settings(tmp_path / "run", **given), make_task((5,), MODEL))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_client_that_the_table_lacks_is_named(tmp_path):
+    (tmp_path / "few.csv").write_text("client,rank\n7,2")
+    given = {"method.name": "hetlora", "method.ranks": str(tmp_path / "few.csv")}
+    assert_refused(tmp_path, given, r"few\.csv: client 0 is missing", MODEL)
+
+
+@pytest.mark.parametrize("method", ["feddpa", "flexlora", "hetlora", "rolora"])
+def test_a_model_without_trained_adapters_is_refused(tmp_path, method):
+    given = {"method.name": method}
+    message = rf"method\.name={method}: needs a model with adapters"
+    assert_refused(tmp_path, given, message, TwoLayers)
+    message = rf"method\.name={method}: needs adapters of which A and B are trained; .*lora_A.*"
+    assert_refused(tmp_path, given, message, FixedA)
+
+
+class FixedA(nn.Module):
+    """A network with adapters whose A is frozen, as of FFA-LoRA."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = MODEL()
+        for name, tensor in self.network.named_parameters():
+            tensor.requires_grad_(tensor.requires_grad and "lora_A" not in name)
+
+    def forward(self, x):
+        return self.network(x)
+
+
+def test_ffa_is_fedavg_with_a_frozen(tmp_path):
+    """A stays as it was drawn; B is averaged, so that the mean of products is their product."""
+    first = [f"network.{name}" for name in FACTORS + HEAD]
+    given = {"method.name": "fedavg", "local.lr": 0.5}
+    reference = Reference(tmp_path, given, model=FixedA, first=partial(tensors_of, names=first))
+    base = tensors_of(make_task(SIZES, FixedA), [f"network.{name}" for name in BASE])
+    w = reference.start
+    for number, cohort in enumerate(reference.cohorts):
+        ends = [
+            reference.train(w, number, k, slope_of(base, S), trained=[1, 3, 4, 5]) for k in cohort
+        ]
+        w = reference.mean(cohort, ends)
+    for name, other in zip(first, w, strict=True):
+        if "lora_A" not in name:  # which no longer travels
+            found = reference.result.params[name].double().numpy()
+            assert np.abs(found - other).max() < 1e-5 * max(1, np.abs(other).max())
