@@ -172,6 +172,11 @@ class Scoring:
         declared = by_name(self.columns)
         return by_name([LOSS, *(declared.get(name, Column(name)) for name in self.metrics)])
 
+    @property
+    def columns_after_tokens(self) -> int | None:
+        """Number of columns of targets after the tokens; None if targets are no tokens."""
+        return next((columns for losses, columns in OF_TOKENS if self.losses is losses), None)
+
     def compared(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return what metrics are given of a batch: predictions, or figures of a comparison."""
         return self.compare(outputs, targets) if self.compare else self.predict(outputs)
@@ -450,6 +455,8 @@ def choice_accuracy(by_length: bool, figures: Array, targets: Array) -> float:
     return float(is_right[order[first]].mean())
 
 
+OF_TOKENS = ((token_losses, 0), (answer_losses, 2))
+"""Losses of tokens, and the number of columns of targets that are no tokens."""
 CHANGE_NOTHING = (cross_entropies, token_losses, answer_losses)
 """Losses that are known not to change their arguments."""
 

@@ -71,7 +71,13 @@ def padded(sets: Mapping[str, Any], *, shifted: bool) -> dict[str, tuple[Array, 
     targets = {name: y for name, (_, y) in parts.items()}
     if shifted and first.ndim == 1:
         targets = {n: _next(inputs[n]) if y is None else y for n, y in targets.items()}
-    if all(_by_position(inputs[name], y) for name, y in targets.items()):
+    kinds = {name: _by_position(inputs[name], y) for name, y in targets.items()}
+    if by_position := [name for name, is_so in kinds.items() if is_so]:
+        if others := [name for name, is_so in kinds.items() if not is_so]:
+            raise DataError(
+                f"{others[0]}: targets must be one whole number for each position, as those of"
+                f" {by_position[0]} are"
+            )
         targets = {n: _filled(map(as_array, y), length, IGNORED) for n, y in targets.items()}
     return {name: (_stacked(x, length, first), targets[name]) for name, x in inputs.items()}
 

@@ -62,7 +62,7 @@ def _of_tokens(federation: Federation) -> Weights:
         weights[client] = counts[trained].sum()
     if not weights.all():
         who = federation.named(int(np.argmin(weights)))
-        raise DataError(f"weighting={TOKENS}: {who} has no target that counts in the loss")
+        raise DataError(f"weighting={TOKENS}: client {who} has no target that counts in the loss")
     return in_whole_numbers(weights)
 
 

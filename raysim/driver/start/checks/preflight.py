@@ -22,6 +22,7 @@ from raysim.driver.start.checks.samples import (
     check_predictions,
     check_samples,
     check_scoring,
+    check_tokens,
     check_without_test,
 )
 from raysim.driver.start.parts import RunParts
@@ -73,6 +74,8 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     if federation.scoring.classifies:
         check_labels(federation, outputs.shape[-1])
         check_class_weights(settings.local, outputs.shape[-1])
+    if federation.scoring.columns_after_tokens is not None:
+        check_tokens(federation, outputs)
     return network, initial
 
 

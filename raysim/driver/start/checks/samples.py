@@ -15,14 +15,16 @@ from raysim.api.columns import undeclared
 from raysim.api.components import called, cause
 from raysim.api.method import Method
 from raysim.api.rules import Batch
-from raysim.api.scoring import TEST, Scoring, cross_entropies
+from raysim.api.scoring import IGNORED, TEST, Scoring, cross_entropies
 from raysim.config import EvaluationSettings, LocalSettings, Settings
 from raysim.driver.evaluation.client_scores import are_classes
 from raysim.errors import DataError, SettingsError, visible
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.samples import problem_of
+from raysim.federation.sequences import lengths_of
 from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import at_least_float32
+from raysim.samples.data import Split
 from raysim.training.network import Network
 from raysim.user_input import as_typed
 
@@ -34,10 +36,7 @@ def check_labels(federation: Federation, outputs: int) -> None:
         DataError: targets are not class numbers, or one exceeds the outputs.
     """
     classes = max(outputs, 2)  # one output tells two classes apart
-    local = federation.local_test.samples if federation.local_test else None
-    splits = {"train": federation.train, "test": federation.test} | (
-        {"local": local} if local else {}
-    )
+    splits = _splits(federation)
     targets = {name: open_samples(split).y for name, split in splits.items()}
     for name, y in targets.items():
         split = splits[name]
@@ -48,11 +47,61 @@ def check_labels(federation: Federation, outputs: int) -> None:
             if federation.in_words:
                 raise DataError(_of_words(federation, targets, classes))
             row = int(wrong[0])
-            of_file = f"{split}, sample {row}"
-            where = of_file if isinstance(split, Path) else federation.place(name, row)
             raise DataError(
-                f"{where}: label {_named(y[row], federation.class_names)}; the model has outputs"
-                f" for classes 0 to {classes - 1}"
+                f"{_place(federation, name, row)}: label"
+                f" {_named(y[row], federation.class_names)}; the model has outputs for classes 0 to"
+                f" {classes - 1}"
+            )
+
+
+def _splits(federation: Federation) -> dict[str, Split | Path]:
+    """Return the samples of a run by name."""
+    local = federation.local_test.samples if federation.local_test else None
+    splits = {"train": federation.train, "test": federation.test}
+    return {**splits, **({"local": local} if local else {})}
+
+
+def _place(federation: Federation, name: str, row: int) -> str:
+    """Return the name of a sample in errors."""
+    split = _splits(federation)[name]
+    return f"{split}, sample {row}" if isinstance(split, Path) else federation.place(name, row)
+
+
+def check_tokens(federation: Federation, outputs: Tensor) -> None:
+    """Check that targets of a language model are tokens of its outputs, at positions of the inputs.
+
+    Args:
+        federation: The run's samples.
+        outputs: Outputs for a few samples.
+
+    Raises:
+        DataError: they are not.
+        SettingsError: the outputs are no logits of each position.
+    """
+    if outputs.dim() != 3:
+        raise SettingsError(
+            f"the model's outputs have shape {[*outputs.shape]}: a language model's are [B, T, V]"
+        )
+    more, tokens = federation.scoring.columns_after_tokens or 0, outputs.shape[-1]
+    for name, split in _splits(federation).items():
+        x, y = open_samples(split).x, open_samples(split).y
+        length = x.shape[1]
+        if y.ndim != 2 or y.dtype.kind not in "iu" or y.shape[1] != length + more:
+            also = ", its question and whether it is the right answer" if more else ""
+            raise DataError(
+                f"{name}: targets {y.dtype}{[*y.shape[1:]]} of a sample must be the next token at"
+                f" each of {length} positions{also}"
+            )
+        counts = y[:, :length] != IGNORED
+        wrong = counts & ((y[:, :length] < 0) | (y[:, :length] >= tokens))
+        if federation.sequences:
+            wrong |= counts & (np.arange(length) >= lengths_of(x)[:, None])
+        if len(places := np.argwhere(wrong)):
+            row, position = places[0].tolist()
+            raise DataError(
+                f"{_place(federation, name, row)}: target {y[row, position]} at position"
+                f" {position}; must be {IGNORED}, or within the sequence a token from 0 to"
+                f" {tokens - 1}"
             )
 
 
