@@ -50,7 +50,7 @@ class Lora(SettingsGroup):
     targets: Annotated[tuple[str, ...], BeforeValidator(_names)] | None = Field(
         default=None,
         description="adapted layers, by the ends of their names, or all-linear; none: those that"
-        " peft knows for the architecture, mostly query and value",
+        " peft knows for the architecture, or of queries and values",
     )
     dropout: DropoutRate = Field(default=0.0, description="dropout rate of the adapters' inputs")
     init: Literal["kaiming", "gaussian"] = Field(
@@ -118,6 +118,11 @@ class HuggingFace(Model):
                 "lora.rank=0: leaves nothing to train; choose train, lora.rank or prompt"
             )
         return self
+
+    @property
+    def tokenizer(self) -> str:
+        """Folder of the tokeniser that numbers its inputs."""
+        return self.path
 
     @property
     def trained(self) -> str | None:

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 
 class Encoder(nn.Module):
-    """Features of an encoder with a classifier whose last layer was taken off: [B, T] to [B, F].
+    """Features of an encoder that classifies: from tokens [B, T] to the head's inputs [B, F].
 
     Attributes:
-        network: The network.
+        network: The network; its head is taken off.
         filler: Number of the token that stands where there is none.
         prompt: Trained vectors before the tokens' embeddings [P, F], or None.
-        checkpointing: Whether it keeps no activations of layers.
     """
 
     causal = False
@@ -33,13 +32,19 @@ class Encoder(nn.Module):
         self.filler = filler
         self.register_parameter("prompt", None)
 
+    @property
+    def vectors(self) -> int:
+        """Number of vectors of the prompt P."""
+        return 0 if self.prompt is None else len(self.prompt)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of numbers of tokens, -1 where there is none."""
-        output: Tensor = self._run(x >= 0, x).logits
+        output: Tensor = self.network(**self.given(x)).logits
         return output
 
-    def _run(self, present: Tensor, x: Tensor, **more: Any) -> Any:
-        """Run the network on tokens [B, T], which are `present` or not."""
+    def given(self, x: Tensor) -> dict[str, Any]:
+        """Return what the network is given for numbers of tokens [B, T]: these, and their mask."""
+        present = x >= 0
         given: dict[str, Any] = {"input_ids": torch.where(present, x, self.filler)}
         if self.prompt is not None:
             table: Any = self.network.get_input_embeddings()  # type: ignore[operator]
@@ -47,19 +52,24 @@ class Encoder(nn.Module):
             prompt = self.prompt.to(embedded.dtype).expand(len(x), -1, -1)
             given = {"inputs_embeds": torch.cat([prompt, embedded], 1)}
             present = torch.cat([present.new_ones(prompt.shape[:2]), present], 1)
-        given["attention_mask"] = attention_mask(present, causal=self.causal)
-        return self.network(**given, **more)
+        return {**given, "attention_mask": attention_mask(present, causal=self.causal)}
 
 
 class Decoder(Encoder):
-    """Features of a decoder without its head: [B, T] to the states [B, T, F] of all tokens."""
+    """Features of a decoder that predicts tokens: its states [B, T, F]."""
 
     causal = True
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the states of numbers of tokens, -1 where there is none."""
-        states: Tensor = self._run(x >= 0, x, use_cache=False).last_hidden_state
-        return states if self.prompt is None else states[:, len(self.prompt) :]
+        states: Tensor = self.network(**self.given(x)).logits
+        return states[:, self.vectors :]
+
+    def given(self, x: Tensor) -> dict[str, Any]:
+        """Return what the network is given for numbers of tokens [B, T], with their places."""
+        # Some networks would read the places from a mask in two dimensions.
+        places = torch.arange(self.vectors + x.shape[1], device=x.device)[None]
+        return {**super().given(x), "position_ids": places, "use_cache": False}
 
 
 class LastToken(Decoder):
@@ -67,9 +77,11 @@ class LastToken(Decoder):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the state of the last token of each row."""
-        states = super().forward(x)
-        last = ((x >= 0).sum(1) - 1).clamp(min=0)  # a row without a token has its first state
-        return states.gather(1, last[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
+        base: Any = self.network.base_model
+        states = base(**self.given(x)).last_hidden_state
+        last = self.vectors + ((x >= 0).sum(1) - 1).clamp(min=0)  # at least the first one's
+        chosen: Tensor = states.gather(1, last[:, None, None].expand(-1, 1, states.shape[2]))
+        return chosen.squeeze(1)
 
 
 class InFloat32(nn.Module):

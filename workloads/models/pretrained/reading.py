@@ -92,6 +92,11 @@ def _loaded(
                 **sizes,
             )
     except Exception as error:  # transformers, and files, may raise anything
+        if "scaled_dot_product_attention" in str(error):
+            raise DataError(
+                f"{origin}: transformers has its attention without masks that are prepared"
+                " (scaled_dot_product_attention), which are needed"
+            ) from error
         raise DataError(f"{origin}: cannot be read: {cause(error)}") from error
     other = {name for name, *_ in told["mismatched_keys"]}
     of_base = {f"{network.base_model_prefix}.{n}" for n, _ in network.base_model.named_parameters()}
@@ -125,29 +130,25 @@ def _check_inputs(model: HuggingFace, network: Any, tokens: int, classes: int) -
             raise SettingsError(
                 f"{origin}: takes at most {most} tokens ({limit}); inputs have {tokens}{prompt}"
             )
-    if getattr(config, "final_logit_softcapping", None):
-        raise SettingsError(f"{origin}: caps its logits after the head, which is not supported")
+    if capped := [k for k, v in config.to_dict().items() if v and "logit" in k and "cap" in k]:
+        raise SettingsError(f"{origin}: caps logits ({capped[0]}), which is not supported")
 
 
 def _staged(network: Any, model: HuggingFace) -> Staged:
     """Return a network in three stages; its last layer is the head."""
     filler = network.config.get_text_config().pad_token_id or 0
-    features: Encoder
+    kind: type[Encoder] = Encoder
+    of_base = {id(layer) for layer in network.base_model.modules()}
+    *_, (name, head) = [
+        (name, layer)
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear) and id(layer) not in of_base
+    ]
     if model.task == "causal-lm":
-        features, head = Decoder(network.base_model, filler), network.get_output_embeddings()
-    elif isinstance(getattr(network, "score", None), nn.Linear):
-        features, head = LastToken(network.base_model, filler), network.score
-    else:
-        head = _take_off_last(network)
-        features = Encoder(network, filler)
+        kind = Decoder
+    elif name == "score":  # as transformers' decoders have it
+        kind = LastToken
+    network.set_submodule(name, nn.Identity())
     if model.checkpointing:
         network.activation_checkpointing_enable()
-    return Staged(nn.Sequential(features), nn.Sequential(), nn.Sequential(head))
-
-
-def _take_off_last(network: Any) -> nn.Linear:
-    """Replace the last linear layer of a classifier by one that does nothing, and return it."""
-    *_, (name, last) = [(n, m) for n, m in network.named_modules() if isinstance(m, nn.Linear)]
-    network.set_submodule(name, nn.Identity())
-    taken: nn.Linear = last
-    return taken
+    return Staged(nn.Sequential(kind(network, filler)), nn.Sequential(), nn.Sequential(head))

@@ -11,6 +11,7 @@ from torch import nn
 
 from raysim.api.components import cause
 from raysim.errors import SettingsError, visible
+from raysim.workloads.models.pretrained.extra import quiet
 from raysim.workloads.models.pretrained.network import Encoder, InFloat32
 from raysim.workloads.models.stages import Staged
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from raysim.workloads.models.pretrained.model import HuggingFace, Lora
 
 ALL_LINEAR = "all-linear"
+USUAL = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "qkv_proj", "Wqkv")
+"""Names of the layers that are adapted where `peft` knows none for an architecture."""
 IN_BASE = "features.0.network."
 """Beginning of the names of a base's parameters."""
 SHOWN = 3
@@ -78,7 +81,7 @@ def _adapt(base: Any, lora: Lora, path: str) -> None:
     from peft.tuners.lora import LoraLayer
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
 
-    targets = lora.targets or tuple(KNOWN.get(base.config.model_type, ()))
+    targets = lora.targets or tuple(KNOWN.get(base.config.model_type, ())) or _usual(base)
     _check_targets(base, targets, lora.rank, path)
     config = LoraConfig(
         r=lora.rank,
@@ -88,7 +91,8 @@ def _adapt(base: Any, lora: Lora, path: str) -> None:
         init_lora_weights=True if lora.init == "kaiming" else lora.init,
     )
     try:
-        inject_adapter_in_model(config, base)
+        with quiet():
+            inject_adapter_in_model(config, base)
     except ValueError as error:
         raise SettingsError(
             f"model.lora.targets={','.join(targets)}: cannot be adapted: {cause(error)}"
@@ -109,8 +113,8 @@ def _check_targets(base: nn.Module, targets: Iterable[str], rank: int, path: str
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in linear))
     if not targets:
         raise SettingsError(
-            f"model.lora.targets=none: peft knows no layers of model.path={path}; choose of"
-            f" {', '.join(ends)}, or {ALL_LINEAR}"
+            f"model.lora.targets=none: nothing is usual for the architecture of model.path={path};"
+            f" choose of {', '.join(ends)}, or {ALL_LINEAR}"
         )
     for target in targets:
         found = {
@@ -129,6 +133,12 @@ def _check_targets(base: nn.Module, targets: Iterable[str], rank: int, path: str
                     f"model.lora.rank={rank}: above the sizes of layer {name},"
                     f" {sizes[0]} x {sizes[1]}; at most {min(sizes)}"
                 )
+
+
+def _usual(base: nn.Module) -> tuple[str, ...]:
+    """Return the names of a base's layers of queries and values, if it has the usual names."""
+    ends = dict.fromkeys(name.rpartition(".")[2] for name, _ in base.named_modules())
+    return tuple(name for name in ends if name in USUAL)
 
 
 def _sizes(layer: nn.Module) -> tuple[int, ...]:
