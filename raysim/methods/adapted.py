@@ -15,6 +15,8 @@ Legend: R rank of the network's adapters, r rank of a client.
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,17 +32,19 @@ from raysim.api.columns import Column
 from raysim.api.components import imported
 from raysim.api.method import Metrics, Passes, Round, ServerState
 from raysim.api.own_loop import checked_function
-from raysim.api.rules import Pass, Rules
+from raysim.api.rules import Pass, Rules, Trained, Upload, View
 from raysim.errors import SettingsError
 from raysim.methods import partly_shared
 from raysim.methods.partly_shared import PartlyShared, Parts, names_of
-from raysim.numbers.adapters import Adapter, adapters_of
+from raysim.numbers.adapters import Adapter, Scales, adapted_layers, adapters_of
 from raysim.numbers.client_tables import read_table
 from raysim.numbers.tensors import Groups, Tensors, nbytes, parameter_names, without
 from raysim.user_input.user_modules import TARGET
 
 RANK = "rank"
 """Group that a client alone receives, with its rank r."""
+PRODUCT = "product"
+"""Group of uploads with s_k B_k A_k, by the name of B."""
 RANK_TYPE = torch.int32
 RANKS = "ranks"
 """Group of the server's state: clients of known rank [n], ascending, and their ranks [n]."""
@@ -103,6 +107,33 @@ class Adapted(PartlyShared):
         """Deploy the model as the client has trained it."""
         pass_ = self.training_pass(now, state)
         return [replace(pass_, rules=replace(pass_.rules, finish=partly_shared.finish))]
+
+
+class MovesBase(Adapted):
+    """FedAvg of a model with adapters, whose server also changes the weights that have them."""
+
+    real: ClassVar[bool] = True
+
+    def moved(self, network: nn.Module) -> frozenset[str]:
+        """Return the names of the weights that have adapters."""
+        return frozenset(adapter.weight for adapter in adapters_of(network))
+
+    def init(self, network: nn.Module) -> ServerState:
+        """Start from the network as it was built.
+
+        Raises:
+            SettingsError: the network has no adapters, or a weight with one is also another's.
+        """
+        state = super().init(network)
+        named = [*network.named_parameters(remove_duplicate=False)]
+        places = Counter(id(tensor) for _, tensor in named)
+        for name in sorted(self.moved(network)):
+            if places[id(network.get_parameter(name))] > 1:
+                raise SettingsError(
+                    f"method.name={self.title}: changes weights that have adapters, and {name} is"
+                    " also the weight of another layer; choose other layers (model.lora.targets)"
+                )
+        return state
 
 
 class Ranked(Adapted):
@@ -229,6 +260,34 @@ class Ranked(Adapted):
             },
             bytes_down=partial(_bytes_down, adapters, pass_.broadcast, ranks),
         )
+
+
+def with_scales(model: nn.Module) -> nn.Module:
+    """Return a copy of a model in which the scales of adapters are buffers."""
+    scaled = copy.deepcopy(model)
+    for _, layer in [*adapted_layers(scaled)]:
+        layer.scaling = Scales(layer.scaling)
+    return scaled
+
+
+def rank_of(adapters: Sequence[Adapter], view: View) -> int:
+    """Return the client's rank."""
+    return int(view.personal[RANK][RANK]) if view.personal else adapters[0].rank
+
+
+def send_products(adapters: Sequence[Adapter], view: View, trained: Trained) -> Upload:
+    """Send the products s_k B_k A_k in place of A_k and B_k, and count the bytes of these."""
+    upload, rank = partly_shared.finish(view, trained), rank_of(adapters, view)
+    names = {name for a in adapters for name in (a.a, a.b, a.scaling, a.weight)}
+    sent = without(upload.sums["model"], names - {a.a for a in adapters} - {a.b for a in adapters})
+    products = {a.b: a.product(view.params) * a.scale_at(rank) for a in adapters}
+    others = without(sent, names)
+    return replace(
+        upload,
+        sums={**({"model": others} if others else {}), PRODUCT: products},
+        bytes_up=bytes_at(adapters, sent, rank),
+        metrics={RANK: float(rank)} if view.personal else {},
+    )
 
 
 def known_ranks(state: ServerState) -> dict[int, int]:

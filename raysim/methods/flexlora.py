@@ -27,7 +27,6 @@ Legend: R rank of the network's adapters, r rank of a client.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,13 +39,12 @@ from torch import Tensor, nn
 
 from raysim.api.method import Round, ServerState
 from raysim.api.rules import Bases, Pass, Reduced, Trained, Upload, View, Weighting
-from raysim.methods import partly_shared
-from raysim.methods.adapted import RANK, Ranked, bytes_at
-from raysim.numbers.adapters import Adapter, Scales, adapted_layers, adapters_of
-from raysim.numbers.tensors import Tensors, without
+from raysim.methods.adapted import PRODUCT, Ranked, rank_of, send_products, with_scales
+from raysim.numbers.adapters import Adapter, adapters_of
+from raysim.numbers.tensors import Tensors
 
-PRODUCT, FACTORS = "product", "factors"
-"""Groups that clients send: s_k B_k A_k by the name of B, or A_k and s_k B_k."""
+FACTORS = "factors"
+"""Group that clients send with `way="qr"`: A_k and s_k B_k."""
 
 
 class FlexLora(Ranked):
@@ -96,14 +94,6 @@ class FlexLora(Ranked):
         return state.replace(model=model)
 
 
-def with_scales(model: nn.Module) -> nn.Module:
-    """Return a copy of a model in which the scales of adapters are buffers."""
-    scaled = copy.deepcopy(model)
-    for _, layer in [*adapted_layers(scaled)]:
-        layer.scaling = Scales(layer.scaling)
-    return scaled
-
-
 def factors(adapter: Adapter, model: Tensors, b: Tensor, a: Tensor) -> dict[str, Tensor]:
     """Return A and B as two matrices [R', in], [out, R'] give them, cut or padded to rank R."""
     cut = {}
@@ -116,18 +106,12 @@ def factors(adapter: Adapter, model: Tensors, b: Tensor, a: Tensor) -> dict[str,
 
 def _send(adapters: Sequence[Adapter], as_factors: bool, view: View, trained: Trained) -> Upload:
     """Send the products s_k B_k A_k, or their factors, and the other trained tensors."""
-    upload, tensors = partly_shared.finish(view, trained), view.params
-    rank = int(view.personal[RANK][RANK]) if view.personal else adapters[0].rank
-    model = upload.sums["model"]
-    names = [name for adapter in adapters for name in (adapter.a, adapter.b, adapter.scaling)]
-    sums = {"model": without(model, names)} if model.keys() - {*names} else {}
-    sent = bytes_at(adapters, model, rank) if view.personal else upload.sent_bytes()
-    metrics = {RANK: float(rank)} if view.personal else {}
-    if as_factors:
-        rows = {name: tensor for a in adapters for name, tensor in _factors(a, tensors, rank)}
-        return replace(upload, sums=sums, rows={FACTORS: rows}, bytes_up=sent, metrics=metrics)
-    products = {a.b: a.product(tensors) * a.scale_at(rank) for a in adapters}
-    return replace(upload, sums={**sums, PRODUCT: products}, bytes_up=sent, metrics=metrics)
+    if not as_factors:
+        return send_products(adapters, view, trained)
+    upload, rank = send_products(adapters, view, trained), rank_of(adapters, view)
+    rows = {name: factor for a in adapters for name, factor in _factors(a, view.params, rank)}
+    sums = {group: tensors for group, tensors in upload.sums.items() if group != PRODUCT}
+    return replace(upload, sums=sums, rows={FACTORS: rows})
 
 
 def _factors(adapter: Adapter, tensors: Tensors, rank: int) -> list[tuple[str, Tensor]]:

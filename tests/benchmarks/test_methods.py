@@ -17,7 +17,7 @@ LEFT_OUT = {
     *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
     *("apfl", "fedala", "fedproto", "per_fedavg", "pfedme"),
     *("afl", "dp_ftrl", "drfa", "powersgd", "qffl", "term"),
-    *("feddpa", "flexlora", "hetlora", "rolora"),
+    *("feddpa", "fedex_lora", "flexlora", "flora", "hetlora", "rolora"),
 }
 """Which the file gives reasons for; a chain is several methods."""
 

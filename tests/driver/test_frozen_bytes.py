@@ -82,7 +82,7 @@ def counted(out, model, sizes=(8,) * 6, **options):
     return result.metrics.select(names).to_pylist(), result
 
 
-OTHERWISE = {"feddpa", "flexlora", "hetlora"}
+OTHERWISE = {"feddpa", "fedex_lora", "flexlora", "flora", "hetlora"}
 """Methods of which `tests/methods/test_adapters.py` counts the bytes."""
 
 

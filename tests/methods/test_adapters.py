@@ -17,6 +17,7 @@ from torch import nn
 
 import raysim
 from raysim.federation.task import from_task
+from raysim.numbers.seeds import torch_generator
 from raysim.testing.tasks import SmallNet
 from tests.adapters import ALPHA, RANK, adapted
 from tests.methods.common import assert_refused, newest_states
@@ -27,6 +28,7 @@ from tests.tasks import UNEQUAL, make_settings, make_task
 LAYERS = ("hidden.0", "hidden.2")
 FACTORS = [f"{layer}.lora_{half}.default.weight" for layer in LAYERS for half in "AB"]
 HEAD = ["head.weight", "head.bias"]
+METHODS = ("feddpa", "fedex_lora", "flexlora", "flora", "hetlora", "rolora")
 S = ALPHA / RANK
 RANKS = (1, 4, 2)
 
@@ -336,7 +338,7 @@ def test_one_client_is_local_training(tmp_path, case):
     assert_same_model(ends[1], [ends[0][name].double().numpy() for name in FACTORS + HEAD])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "feddpa", "flexlora", "hetlora", "rolora"])
+@pytest.mark.parametrize("method", ["fedavg", *METHODS])
 def test_adapters_add_nothing_at_the_start(tmp_path, method):
     """The base's outputs are those of the network without adapters."""
     task = make_task((57,), MODEL)
@@ -431,7 +433,7 @@ def test_a_client_that_the_table_lacks_is_named(tmp_path):
     assert_refused(tmp_path, given, r"few\.csv: client 0 is missing", MODEL)
 
 
-@pytest.mark.parametrize("method", ["feddpa", "flexlora", "hetlora", "rolora"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_model_without_trained_adapters_is_refused(tmp_path, method):
     given = {"method.name": method}
     message = rf"method\.name={method}: needs a model with adapters"
@@ -469,3 +471,96 @@ def test_ffa_is_fedavg_with_a_frozen(tmp_path):
         if "lora_A" not in name:  # which no longer travels
             found = reference.result.params[name].double().numpy()
             assert np.abs(found - other).max() < 1e-5 * max(1, np.abs(other).max())
+
+
+WEIGHTS = [name for name in BASE if name.endswith("weight")]
+
+
+def effective(params, transposed):
+    """The weights of both layers with their adapters, as [out, in]."""
+    found = [params[name].double().numpy() for name in (*WEIGHTS, *FACTORS)]
+    bases = [w.T if transposed else w for w in found[:2]]
+    return [w + S * ba for w, ba in zip(bases, products(found[2:]), strict=True)]
+
+
+def oriented(base, transposed):
+    return [w.T if transposed and w.ndim == 2 else w for w in base]
+
+
+def redrawn(number, init, shapes):
+    draws = torch_generator(0, "server/lora_A", number)
+    for shape in shapes:
+        bound = 1 / np.sqrt(shape[1])
+        if init == "gaussian":
+            yield torch.randn(shape, generator=draws).double().numpy() / RANK
+        else:
+            yield (2 * torch.rand(shape, generator=draws) - 1).double().numpy() * bound
+
+
+def flora(reference, base, init):
+    """The last effective weights and head."""
+    w = reference.start
+    for number, cohort in enumerate(reference.cohorts):
+        total = sum(reference.sizes[k] for k in cohort)
+        heads, base = [], [*base]
+        slopes = {k: slope_of([*base], ALPHA / RANKS[k % 3]) for k in cohort}
+        for k in cohort:
+            end = reference.train(at_rank(w, RANKS[k % 3]), number, k, slopes[k])
+            for place, ba in zip((0, 2), products(end), strict=True):
+                share = reference.sizes[k] / total * ALPHA / RANKS[k % 3]
+                base[place] = base[place] + share * ba
+            heads.append(end[4:])
+        w = [np.zeros_like(t) for t in w[:4]] + reference.mean(cohort, heads)
+        w[0], w[2] = redrawn(number, init, (w[0].shape, w[2].shape))
+    return [base[0], base[2], *w[4:]]
+
+
+def fedex(reference, base):
+    """The last effective weights and head: the mean of the clients'."""
+    w = reference.start
+    for number, cohort in enumerate(reference.cohorts):
+        slope = slope_of([*base], S)
+        ends = [reference.train(w, number, k, slope) for k in cohort]
+        mean = [sum(ts) / len(ts) for ts in zip(*ends, strict=True)]
+        exact = [sum(bas) / len(bas) for bas in zip(*map(products, ends), strict=True)]
+        base = [*base]
+        for place, whole, ba in zip((0, 2), exact, products(mean), strict=True):
+            base[place] = base[place] + S * (whole - ba)
+        w = mean
+    return [base[0] + S * w[1] @ w[0], base[2] + S * w[3] @ w[2], *w[4:]]
+
+
+MOVING = {
+    "flora": ({"method.ranks": [*RANKS]}, partial(flora, init="kaiming")),
+    "flora-gaussian": (
+        {"method.ranks": [*RANKS], "method.init_a": "gaussian"},
+        partial(flora, init="gaussian"),
+    ),
+    "fedex_lora": ({}, fedex),
+}
+
+
+@pytest.mark.parametrize("stacked", [0, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("case", MOVING)
+def test_the_base_moves(tmp_path, case, transposed, stacked):
+    """Weights [out, in] of linear layers, and [in, out] as of GPT-2."""
+    given, expect = MOVING[case]
+    given = {"method.name": case.partition("-")[0], **given, "engine.vectorize": stacked}
+    model = partial(adapted, Square, transposed=transposed)
+    reference = reference_of(tmp_path, given, model)
+    base = oriented(reference.base, transposed)
+    expected = expect(reference, base)
+    params = reference.result.params
+    found = effective(params, transposed) + [params[name].double().numpy() for name in HEAD]
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(one - other).max() < 1e-5 * max(1, np.abs(other).max())
+    assert np.abs(params[WEIGHTS[0]].numpy() - reference.base[0]).max() > 1e-3
+
+
+class Square(SmallNet):
+    """Adapted layers of [12, 12], which take a transposed change without an error."""
+
+    def __init__(self):
+        super().__init__(width=12)
+        self.hidden = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU())

@@ -35,6 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedat": {"method.tiers": 2},
     "fedfusion": {"method.operator": "single"},
     "flexlora": {"method.ranks": [2, 4, 1]},
+    "flora": {"method.ranks": [2, 4, 1]},
     "hetlora": {"method.ranks": [4, 2], "method.gamma": 0.6},
 }
 """Settings of a method where its defaults are made for larger models, or test less."""
@@ -80,6 +81,7 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 UNSUPPORTED = {
     *(("dp_ftrl", "residual"), ("fedma", "residual")),
     *(("divide_and_conquer", "odd"), ("dp_ftrl", "odd"), ("fedma", "odd")),
+    *(("fedex_lora", "odd"), ("flora", "odd")),
 }
 """Methods and model families that do not go together; the method says so before round 1."""
 
@@ -91,7 +93,7 @@ COUNTED_APART = {
     *("centralized", "fedbabu", "fedbn", "fedper", "fedrep", "lg_fedavg", "local"),
     *("feddbe", "fedproto", "fedrod", "powersgd"),
     *("afl", "drfa", "qffl", "term"),
-    *("feddpa", "flexlora", "hetlora", "rolora"),
+    *("feddpa", "fedex_lora", "flexlora", "flora", "hetlora", "rolora"),
 }
 """Methods that send parts of a model, more to some, or to others than those who answer in a round:
 their own tests count the bytes."""

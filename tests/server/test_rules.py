@@ -100,7 +100,7 @@ def test_buffers_become_the_mean(tmp_path):
 
 
 REFUSED = {"divide_and_conquer", "dp_ftrl", "fedat", "fedma", "fedproto", "local"}
-REFUSED |= {"afl", "fedadam", "flexlora", "rolora"}
+REFUSED |= {"afl", "fedadam", "fedex_lora", "flexlora", "flora", "rolora"}
 """Methods whose server does what no rule goes with, by their defaults."""
 NEEDED = {
     "chain": {"method.methods": {"fedprox": {}, "scaffold": {}, "moon": {"projection": None}}},
