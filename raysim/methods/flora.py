@@ -69,8 +69,9 @@ class Flora(MovesBase, Ranked):
     # no kept optimizer: adapters start anew in each round
     needs_local: ClassVar[Mapping[str, object]] = {"keep": False}
 
-    init_a: Literal["kaiming", "gaussian"] = Field(
-        default="kaiming", description="how A is drawn anew: uniform to 1 / sqrt(in), or normal"
+    init_a: Literal["uniform", "normal"] = Field(
+        default="uniform",
+        description="how A is drawn anew: uniform to 1 / sqrt(in), or normal of deviation 1 / R",
     )
 
     def network(self, model: nn.Module) -> nn.Module:
@@ -117,7 +118,7 @@ class Flora(MovesBase, Ranked):
 
     def _drawn(self, adapter: Adapter, a: Tensor, draws: torch.Generator) -> Tensor:
         """Return a new A, as peft draws it."""
-        if self.init_a == "gaussian":
+        if self.init_a == "normal":
             return (torch.randn(a.shape, generator=draws) / adapter.rank).to(a.dtype)
         bound = 1 / math.sqrt(a[0].numel())
         return ((2 * torch.rand(a.shape, generator=draws) - 1) * bound).to(a.dtype)

@@ -491,7 +491,7 @@ def redrawn(number, init, shapes):
     draws = torch_generator(0, "server/lora_A", number)
     for shape in shapes:
         bound = 1 / np.sqrt(shape[1])
-        if init == "gaussian":
+        if init == "normal":
             yield torch.randn(shape, generator=draws).double().numpy() / RANK
         else:
             yield (2 * torch.rand(shape, generator=draws) - 1).double().numpy() * bound
@@ -531,10 +531,10 @@ def fedex(reference, base):
 
 
 MOVING = {
-    "flora": ({"method.ranks": [*RANKS]}, partial(flora, init="kaiming")),
-    "flora-gaussian": (
-        {"method.ranks": [*RANKS], "method.init_a": "gaussian"},
-        partial(flora, init="gaussian"),
+    "flora": ({"method.ranks": [*RANKS]}, partial(flora, init="uniform")),
+    "flora-normal": (
+        {"method.ranks": [*RANKS], "method.init_a": "normal"},
+        partial(flora, init="normal"),
     ),
     "fedex_lora": ({}, fedex),
 }

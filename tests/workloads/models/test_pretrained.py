@@ -16,9 +16,13 @@ from torch.func import functional_call, vmap
 import raysim
 from raysim.api.components import build_component
 from raysim.errors import RaysimError
+from raysim.methods.flora import merged
+from raysim.numbers.adapters import adapters_of
 from raysim.numbers.seeds import seeded
 from raysim.workloads.models.pretrained import extra
 from raysim.workloads.models.pretrained.model import HuggingFace
+from tests.methods.common import newest_states
+from tests.methods.test_adapters import METHODS as ADAPTER_METHODS
 from tests.pretrained import SIZES, save_network
 from tests.tasks import EQUAL, make_settings, make_task
 
@@ -332,3 +336,38 @@ def test_any_module_with_peft_around_it_is_trained(tmp_path):
     row = result.metrics.to_pylist()[-1]
     assert row["bytes_up"] == len(EQUAL) * 4 * (2 * 12 + 16 * 2 + 16 * 3 + 3)
     assert row["test_accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("method", ADAPTER_METHODS)
+def test_methods_of_adapters_take_peft_s(tmp_path, method):
+    """Every second client has half the rank, where ranks may differ."""
+    ranks = {"method.ranks": "2,1"} if method in ("flexlora", "flora", "hetlora") else {}
+    given = {"method.name": method, "local.lr": 0.3, "rounds": 3, **ranks}
+    result = raysim.run(settings(tmp_path / "run", **given), make_task(EQUAL, with_adapters))
+    losses = result.metrics["train_loss"].to_pylist()
+    assert losses[-1] < 0.95 * losses[-3]
+    if method == "feddpa":
+        for kept in newest_states(tmp_path / "run").values():
+            assert any(tensor.any() for name, tensor in kept.items() if "lora_B.own" in name)
+
+
+@pytest.mark.parametrize("kind", ["Linear", "Conv1D"])
+def test_a_merged_product_is_the_adapter_s_output(tmp_path, kind):
+    """In the orientation of the layer's weight, here a square one."""
+    from peft import LoraConfig, get_peft_model
+    from transformers.pytorch_utils import Conv1D
+
+    with seeded(0, "merged"):
+        layer = nn.Linear(6, 6) if kind == "Linear" else Conv1D(6, 6)
+        config = LoraConfig(
+            r=2, lora_alpha=3, target_modules=["0"], fan_in_fan_out=kind == "Conv1D"
+        )
+        network = get_peft_model(nn.Sequential(layer), config)
+        (adapter,) = adapters_of(network)
+        x, tensors = torch.randn(4, 6), {**network.state_dict()}
+        tensors[adapter.b] = torch.randn(tensors[adapter.b].shape)
+    expected = functional_call(network, tensors, (x,))
+    tensors |= merged(adapter, tensors, adapter.scale * adapter.product(tensors))
+    tensors[adapter.b] = torch.zeros_like(tensors[adapter.b])
+    assert adapter.scale == 1.5
+    torch.testing.assert_close(functional_call(network, tensors, (x,)), expected)
