@@ -163,6 +163,27 @@ def test_what_is_trained(folders, case):
     assert sum(p.numel() for p in trained(built(folders[name], **fields)).values()) == expected
 
 
+OF_MINILM = [
+    ({}, 74_498),
+    ({"lora": {"rank": 16}}, 148_226),
+    ({"lora": {"freeze_a": True}}, 37_634),
+    ({"train": None}, 73_728),
+    ({"lora": {"rank": 0}}, 770),
+    ({"lora": {"rank": 0}, "prompt": 20}, 8_450),
+    ({"lora": {"rank": 0}, "train": "*LayerNorm*"}, 10_754),
+    ({"lora": {"rank": 0}, "train": "all"}, 22_713_986),
+]
+"""Trained values with two classes, as the page of fine-tuning has them."""
+
+
+@pytest.mark.parametrize(("fields", "values"), OF_MINILM, ids=str)
+def test_what_is_trained_of_minilm(fields, values):
+    found = trained(built("minilm", classes=2, **fields))
+    assert sum(parameter.numel() for parameter in found.values()) == values
+    page = (Path(__file__).parents[3] / "docs/fine-tuning.md").read_text(encoding="utf-8")
+    assert f"| {values:,} |" in page
+
+
 def test_all_weights_are_trained(folders):
     network = built(folders["bert"], train="all", lora={"rank": 0})
     assert all(p.requires_grad for p in network.parameters())
