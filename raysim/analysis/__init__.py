@@ -33,6 +33,7 @@ ANALYSES.add(
     {
         "activations": "raysim.analysis.activations:Activations",
         "aggregation_drop": "raysim.analysis.accuracy:AggregationDrop",
+        "answers": "raysim.analysis.answers:Answers",
         "cka": "raysim.analysis.layers:Cka",
         "client_information": "raysim.analysis.information:ClientInformation",
         "client_updates": "raysim.analysis.updates:ClientUpdates",

@@ -29,6 +29,7 @@ Need = Literal[
     "classes",
     "predicted_classes",
     "client_accuracy",
+    "language",
     "real_inputs",
     "real_model",
     "two_inputs",
@@ -81,6 +82,7 @@ class MeasuredRound:
             model, on the client's own test samples.
         accuracy_before: Returns the same for the global model before the round.
         class_counts: Returns clients [n] and their samples per class [n, C].
+        as_text: Returns rows of tokens [n, T] as texts, whole or up to their ends.
         new_clients: Returns clients that never took part, at most the given number.
         measure: Runs a client part on the global model.
         train: Runs a round of the method on one client.
@@ -103,6 +105,7 @@ class MeasuredRound:
     accuracy: Callable[[], Mapping[int, float]]
     accuracy_before: Callable[[], Mapping[int, float]]
     class_counts: Callable[[], tuple[Array, Array]]
+    as_text: Callable[[Array, bool], Sequence[str]]
     new_clients: Callable[[int], Sequence[int]]
     measure: Measure
     train: Train

@@ -228,6 +228,16 @@ class Dataset(Component, ABC):
         """Decode stored raw inputs [B, ...] into inputs of the network."""
         return x
 
+    @returns("one text per row", lambda returned, _, tokens, *__: len(returned) == len(tokens))
+    def as_text(self, tokens: Array, *, to_end: bool = False) -> Sequence[str]:
+        """Return rows of tokens [n, T], padded with -1, as texts; by default as their numbers.
+
+        Args:
+            tokens: The tokens.
+            to_end: Whether a text stops at the token that ends one.
+        """
+        return [" ".join(map(str, row[row >= 0])) for row in tokens]
+
     @returns(PER_INPUT, _has_rows)
     def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Return randomly altered decoded inputs [n, ...] of one client, again for each epoch.

@@ -72,6 +72,15 @@ class TextDataset(Dataset):
         follows = self.text_setting and self.tokenizer is None
         return self.model_copy(update={"tokenizer": model.tokenizer}) if follows else self
 
+    def as_text(self, tokens: Array, *, to_end: bool = False) -> Sequence[str]:
+        """Return rows of tokens [n, T] as texts; to their ends, without the marks of a chat."""
+        library = self.tokeniser.loaded
+        rows = [row[row != NO_TOKEN].tolist() for row in tokens]
+        end = library.eos_token_id
+        if to_end and end is not None:
+            rows = [row[: row.index(end)] if end in row else row for row in rows]
+        return [str(text) for text in library.batch_decode(rows, skip_special_tokens=True)]
+
     @property
     def tokeniser(self) -> Tokeniser:
         """The tokeniser of texts, which is not loaded yet.

@@ -18,6 +18,7 @@ from torch import nn
 from raysim.analysis import ANALYSES
 from raysim.analysis.accuracy import own_accuracy
 from raysim.analysis.base import Analysis, Extra, Need
+from raysim.api.components import call
 from raysim.config import Settings
 from raysim.driver.evaluation.client_scores import are_classes
 from raysim.driver.start.checks.model import complex_parameter
@@ -26,11 +27,13 @@ from raysim.errors import RunError, SettingsError
 from raysim.federation.evaluation_sets import EvaluationSet, client_test_set
 from raysim.federation.federation import Federation, open_samples
 from raysim.federation.opened import OpenedSamples
+from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import stream
 from raysim.numbers.tensors import CPU, Tensors
 from raysim.numbers.tensors.calls import structure_of
 from raysim.numbers.tensors.packed import as_tensor
 from raysim.samples.client_indices import class_counts
+from raysim.samples.data import Dataset
 from raysim.storage.run_state import RunState
 from raysim.storage.sealed.models import read_model
 from raysim.training.network import STAGES, Network, lacking_stages
@@ -108,7 +111,7 @@ class Analyses:
             return self._lacks_classes(need)
         if need == "client_accuracy" and not self.settings.evaluation.clients:
             return "needs evaluation.clients=true"
-        if need in ("real_inputs", "two_inputs"):
+        if need in ("real_inputs", "two_inputs", "language"):
             return self._unsuitable_inputs(need)
         if need == "real_model" and (name := complex_parameter(self.network)):
             return f"needs a model of real parameters; {name} is complex"
@@ -130,6 +133,10 @@ class Analyses:
     def _unsuitable_inputs(self, need: Need) -> str:
         """Return why inputs do not suit a need; "" if they do."""
         x = self.probe["x"]
+        if need == "language":
+            is_text = self.federation.sequences and self.federation.preparation
+            predicts = is_text and self.probe["y"].dim() == 2
+            return "" if predicts else "needs a dataset of text whose next token is predicted"
         if not x.is_floating_point():
             return f"needs inputs of real numbers; these are {x.dtype}"
         if need == "two_inputs" and x[0].numel() != 2:
@@ -206,6 +213,11 @@ class Analyses:
             client: {"own_test": {"position": torch.tensor(numbers.get(client, -1))}}
             for client in clients
         }
+
+    def as_text(self, tokens: Array, to_end: bool) -> Sequence[str]:
+        """Return rows of tokens [n, T] as texts, whole or up to their ends."""
+        texts: Sequence[str] = call(self.settings.data, Dataset.as_text, tokens, to_end=to_end)
+        return texts
 
     def class_counts(self) -> tuple[Any, Any]:
         """Return clients [n] and their samples per class [n, C]."""

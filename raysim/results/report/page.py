@@ -15,6 +15,7 @@ from raysim.results.compare import RunGroup
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients
+from raysim.results.report.answers import answer_tables
 from raysim.results.report.drawing import Chart, Legend, colour_style, keys
 from raysim.results.report.partitions import ReadLabels, class_counts, class_names, client_names
 from raysim.results.report.unlike import unlike_tables
@@ -120,6 +121,7 @@ def report(
         legend=keys(legend, len(rows)),
         curves=_curves(legend, panels, judged),
         clients=_clients(legend, panels),
+        answers=[html_table(grid) for grid in answer_tables(groups)],
         unlike=[html_table(grid) for grid in unlike_tables(groups, labels)],
         partitions=_partitions(groups, labels),
         virtual=[*gantt_charts(groups), *staleness_charts(groups)],
