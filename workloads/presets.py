@@ -37,6 +37,7 @@ MNIST_MILLION = MNIST_1000.replace(
 )
 
 OWN_DATA, OWN_IMAGES = "own-data", "own-images"
+OWN_TEXT, OWN_PROMPTS = "own-text", "own-prompts"
 """Presets for data of a user's own."""
 _OWN_DATA = Preset(
     "your own table or arrays: raysim run mails.csv target=spam client=domain",
@@ -65,9 +66,33 @@ _OWN_IMAGES = _OWN_DATA.replace(
     local={"lr": 0.003},
 )
 
+_OWN_TEXT = _OWN_DATA.replace(
+    "your own texts by class, adapters of MiniLM: raysim run mails.csv target=spam text=body",
+    note="The rate was the best of 0.0003, 0.001 and 0.003 on 1,000 mails of SpamAssassin, 120"
+    " steps.",
+    dataset={
+        **{"name": "files", "missing": "drop", "texts": "refuse", "standardise": False},
+        "length": 64,
+    },
+    model={"name": "huggingface", "path": "minilm"},
+    rounds=15,
+    fraction=0.4,
+    local={"epochs": 1, "steps": 4, "batch_size": 16, "lr": 0.001, "weight_decay": 0.0},
+    evaluation={"every": 5},
+)
+_OWN_PROMPTS = _OWN_TEXT.replace(
+    "your own prompts, adapters of SmolLM2: raysim run chat.csv prompt=ask answer=reply",
+    dataset={"length": 128},
+    model={"path": "smollm2", "task": "causal-lm"},
+    local={"batch_size": 4},
+    analysis=("answers",),
+)
+
 START = {
     OWN_DATA: _OWN_DATA,
     OWN_IMAGES: _OWN_IMAGES,
+    OWN_TEXT: _OWN_TEXT,
+    OWN_PROMPTS: _OWN_PROMPTS,
     "mnist-fedavg": mifl.MNIST_FEDAVG,
     "mnist-noniid": mifl.MNIST_NONIID,
     "mnist-1000": MNIST_1000,

@@ -23,6 +23,7 @@ from raysim.errors import DataError, SettingsError, visible
 from raysim.facade.own_data import is_own_data
 from raysim.facade.settings import load_config
 from raysim.samples.client_indices import ClientIndices, Indices, class_counts, named
+from raysim.user_input import override_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,9 +123,11 @@ def without_target(start: str, changes: Mapping[str, Any]) -> RenderableType | N
     for column in columns:
         table.add_row(Text(visible(column.name)), Text(column.holds), str(column.kind.missing))
     heading = f"{rows} rows of {len(columns)} columns"
-    path = shlex.quote(dataset.path or "")
-    advice = f"choose what to predict: raysim run {path} target=COLUMN"
-    return Group(Text(heading, style="bold"), table, Text(visible(advice)))
+    command = f"raysim run {shlex.quote(dataset.path or '')} target=COLUMN"
+    lines = [f"choose what to predict: {command}"]
+    if text := next((column.name for column in columns if column.is_text), None):
+        lines.append(f"from text, by a pretrained network: {command} {override_text('text', text)}")
+    return Group(Text(heading, style="bold"), table, *(Text(visible(line)) for line in lines))
 
 
 def _clients(held: ClientCounts) -> Table:

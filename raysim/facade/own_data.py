@@ -16,11 +16,11 @@ from raysim.workloads.datasets.files.pictures import is_image
 from raysim.workloads.datasets.files.sources import OF_DATA
 from raysim.workloads.datasets.files.tables import first_mark, suffix_of
 from raysim.workloads.datasets.files.unzipped import ZIP
-from raysim.workloads.presets import OWN_DATA, OWN_IMAGES, PRESETS
+from raysim.workloads.presets import OWN_DATA, OWN_IMAGES, OWN_PROMPTS, OWN_TEXT, PRESETS
 
 OF_SETTINGS = (".toml", ".json", ".yaml", ".yml")
 """Ends of the names of settings files, whether or not they are read."""
-OWN = (OWN_DATA, OWN_IMAGES)
+OWN = (OWN_DATA, OWN_IMAGES, OWN_TEXT, OWN_PROMPTS)
 PATH = "dataset.path"
 
 
@@ -29,8 +29,12 @@ def is_own_data(start: str) -> bool:
     return start in OWN or (start not in PRESETS and _is_data(start))
 
 
-def preset_of(start: str) -> tuple[str, dict[str, str]]:
+def preset_of(start: str, overrides: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """Return the preset of a user's own data, and its path as an override, if it has one.
+
+    Args:
+        start: The preset, or the path.
+        overrides: Settings of the dataset, with their group, and others; a column of text decides.
 
     Raises:
         SettingsError: the start is the folder of a run.
@@ -43,7 +47,13 @@ def preset_of(start: str) -> tuple[str, dict[str, str]]:
                 f"{visible(start)}: is the folder of a run; type: raysim resume"
                 f" {shlex.quote(start)}"
             )
-    return OWN_IMAGES if _has_images(Path(start)) else OWN_DATA, {PATH: start}
+    if {"dataset.prompt", "dataset.answer"} & overrides.keys():
+        preset = OWN_PROMPTS
+    elif "dataset.text" in overrides:
+        preset = OWN_TEXT if "dataset.target" in overrides else OWN_PROMPTS
+    else:
+        preset = OWN_IMAGES if _has_images(Path(start)) else OWN_DATA
+    return preset, {PATH: start}
 
 
 def with_groups(overrides: Mapping[str, Any]) -> dict[str, Any]:

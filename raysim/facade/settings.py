@@ -72,7 +72,8 @@ def load_config(
             `preset` names a preset that gives the others. The table `[study]` of a study is left
             out. `dataset.name=NAME`, without a preset, is FedAvg on the partition `iid` with
             default settings; `model.name` must be given. A file or folder of data is the preset
-            `own-data` with its path, or `own-images`.
+            `own-data` with its path, or `own-images`; with a column of text `own-text`, with
+            prompts `own-prompts`.
         overrides: Values by dotted key, for example {"local.lr": 0.05}. With `own-data`, settings
             of the dataset need no group: {"target": "spam"}.
         listener: Told how the data is prepared, if its natural clients must be counted; the default
@@ -84,8 +85,9 @@ def load_config(
     """
     changes, start = dict(overrides or {}), str(source)
     if is_own_data(start):
-        start, path = preset_of(start)
-        changes = {**path, **with_groups(changes)}
+        changes = with_groups(changes)
+        start, path = preset_of(start, changes)
+        changes = {**path, **changes}
     raw, changed = _read(start)
     raw = apply_overrides(raw, changes)
     check_plain(raw)

@@ -179,8 +179,16 @@ def departures(settings: Settings) -> dict[str, Any]:
     from raysim.config import Settings
 
     parts = ("dataset", "partition", "model", "method")
-    plain = Settings(**{part: type(getattr(settings, part))() for part in parts})
-    defaults = dotted(plain.to_dict())
+    given = {part: getattr(settings, part) for part in parts}
+    required = {
+        part: {n for n, field in type(component).model_fields.items() if field.is_required()}
+        for part, component in given.items()
+    }
+    plain = {part: type(of)(**of.model_dump(include=required[part])) for part, of in given.items()}
+    defaults = dotted(Settings(**plain).to_dict())
+    for part, fields in required.items():
+        for name in fields:
+            del defaults[f"{part}.{name}"]
     return {
         key: value
         for key, value in dotted(settings.to_dict()).items()

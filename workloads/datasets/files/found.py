@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysim.workloads.datasets.files.columns import MOST_WORDS
+from raysim.workloads.datasets.files.columns import MOST_WORDS, are_texts
 from raysim.workloads.datasets.files.kinds import Kind, Place, as_numbers
 from raysim.workloads.datasets.files.source import Source, as_words, is_list, shown
 
 FEW = 5
 """Most words of a column that are shown."""
+SHOWN = 40
+"""Most characters of a text that are shown."""
 
 
 @dataclass
@@ -67,9 +69,20 @@ class FoundColumn:
             return self.stored or "no values"
         if kind.numbers and self.range:
             return f"numbers from {self.range[0]:g} to {self.range[1]:g}, {self._many} different"
+        if self.is_text:
+            return f"text, {self._many} different: {shown(min(self.words)[:SHOWN])}, ..."
         few = ", ".join(map(shown, sorted(self.words)[:FEW])) + ", ..." * (len(self.words) > FEW)
         odd = f"; {kind.near} values are numbers" if kind.near else ""
         return f"{self._many} different words: {few}{odd}"
+
+    @property
+    def is_text(self) -> bool:
+        """True if it holds texts of several words, nearly all of them different."""
+        kind, differ = self.kind, len(self.words)
+        if kind.numbers or kind.arrays or kind.readings or not differ:
+            return False
+        blanks = sum(" " in word for word in self.words)
+        return are_texts(differ, kind.present) and 2 * blanks > differ
 
     @property
     def _many(self) -> str:
