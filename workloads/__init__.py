@@ -22,6 +22,7 @@ DATASETS.add(
         "plane": "raysim.workloads.datasets.plane:Plane",
         "files": "raysim.workloads.datasets.files.dataset:Files",
         "flights": "raysim.workloads.datasets.flights:Flights",
+        "instructions": "raysim.workloads.datasets.instructions:Instructions",
         "spam-assassin": "raysim.workloads.datasets.spam:SpamAssassin",
         "huggingface": "raysim.workloads.datasets.files.saved:HuggingFace",
     }

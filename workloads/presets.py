@@ -79,13 +79,15 @@ _OWN_TEXT = _OWN_DATA.replace(
     fraction=0.4,
     local={"epochs": 1, "steps": 4, "batch_size": 16, "lr": 0.001, "weight_decay": 0.0},
     evaluation={"every": 5},
+    origins=origins(chosen="evaluation.every"),
 )
 _OWN_PROMPTS = _OWN_TEXT.replace(
     "your own prompts, adapters of SmolLM2: raysim run chat.csv prompt=ask answer=reply",
     dataset={"length": 128},
     model={"path": "smollm2", "task": "causal-lm"},
     local={"batch_size": 4},
-    analysis=("answers",),
+    analysis=["answers"],
+    origins=origins(chosen="analysis"),
 )
 
 START = {

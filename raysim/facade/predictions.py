@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from raysim import methods, workloads  # noqa: F401 - registers the components
 from raysim.api.components import call
+from raysim.api.generation import likeliest_tokens
+from raysim.api.scoring import FORWARD_TOKENS
 from raysim.config import Settings, parse
 from raysim.errors import DataError, RunError
 from raysim.facade.recorded import client_model
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 ROWS = 1000
 """Samples of a forward pass."""
+ANSWER_TOKENS = 64
+"""Most tokens that a language model writes after a prompt."""
 PREDICTION, PROBABILITY = "prediction", "p_"
 """Column of predictions, and beginning of the names of columns of classes' probabilities."""
 
@@ -145,6 +149,8 @@ class TrainedModel:
 
     def _predicted(self, there: Array, x: Array) -> dict[str, pa.Array]:
         """Return the columns of predictions for rows [n], empty where a row has no inputs."""
+        if self.columns.is_language:
+            return {PREDICTION: _spread(self._answers(x), there)}
         parts = [self.outputs(x[start : start + ROWS]) for start in range(0, len(x), ROWS)]
         outputs = torch.cat(parts) if parts else torch.empty(0, self.preparation.outputs)
         if not self.settings.dataset.scoring.classifies:
@@ -162,6 +168,18 @@ class TrainedModel:
             PREDICTION: _spread(best, there),
             **{f"{PROBABILITY}{name}": _spread(values, there) for name, values in of_classes},
         }
+
+    def _answers(self, x: Array) -> Array:
+        """Return the texts that a language model writes after tokens [n, T]."""
+        data, rows = self.settings.data, max(FORWARD_TOKENS // (x.shape[1] + ANSWER_TOKENS), 1)
+        texts: list[str] = []
+        for start in range(0, len(x), rows):
+            asked = self.decoded(x[start : start + rows])
+            asked = asked[:, : int((asked >= 0).sum(1).max())]
+            with torch.no_grad():
+                tokens = likeliest_tokens(self.network, asked, ANSWER_TOKENS).numpy()
+            texts += call(data, Dataset.as_text, tokens, to_end=True)
+        return np.array(texts, dtype=object)
 
     def outputs(self, x: Array) -> Tensor:
         """Return the network's outputs for stored samples [n, ...], in the targets' unit."""

@@ -35,4 +35,5 @@ def test_all_else_that_is_registered_is_for_getting_started():
     prefixes = tuple(f"{folder.name}-" for folder in FOLDERS)
     others = [n for n in (*PRESETS, *TABLES, *FIGURES) if not n.startswith(prefixes)]
     mnist = ["mnist-fedavg", "mnist-noniid", "mnist-1000", "mnist-million"]
-    assert others == ["own-data", "own-images", *mnist]
+    own = ["own-data", "own-images", "own-text", "own-prompts"]
+    assert others == [*own, *mnist]

@@ -166,6 +166,11 @@ class ColumnsOfRun(_Part):
     columns: list[ColumnOfRun]
     missing: Missing = "refuse"
 
+    @property
+    def is_language(self) -> bool:
+        """Say whether the next token is predicted."""
+        return any(isinstance(c, TextOfRun) and c.answer is not None for c in self.columns)
+
     @classmethod
     def of(cls, features: Sequence[Feature], missing: Missing) -> Self:
         """Describe features of which all training samples have been seen."""

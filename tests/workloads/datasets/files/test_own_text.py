@@ -1,0 +1,84 @@
+"""Own text as the start of a run: presets, adapters of tiny networks, answers and predictions."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+
+import raysim
+from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
+from tests.pretrained import save_network
+from tests.workloads.datasets.files import layouts
+
+COUNT = 80
+ANIMAL = ["cat" if row % 3 else "dog" for row in range(COUNT)]
+DOES = {"cat": "sat", "dog": "ran"}
+TABLE = {
+    "body": [f"{'the' if row % 2 else 'a'} {animal}" for row, animal in enumerate(ANIMAL)],
+    "kind": ANIMAL,
+    "does": [DOES[animal] for animal in ANIMAL],
+}
+FEW = {"clients": 2, "fraction": 1.0, "rounds": 12, "evaluation.every": 12, "local.lr": 0.02}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("networks")
+    return {kind: str(save_network(root / kind, kind)) for kind in ("bert", "llama")}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    layouts.text(tmp_path / "pets.csv", TABLE)
+    return tmp_path
+
+
+STARTS = {
+    "a class of a text": ({"target": "kind", "text": "body"}, "bert", "classification"),
+    "answers": ({"prompt": "body", "answer": "does"}, "llama", "causal-lm"),
+    "the next token": ({"dataset.text": "body"}, "llama", "causal-lm"),
+}
+
+
+@pytest.mark.parametrize("case", STARTS)
+def test_columns_of_text_choose_the_preset(folders, case):
+    changes, kind, task = STARTS[case]
+    settings = raysim.load_config("pets.csv", {**changes, "model.path": folders[kind]})
+    assert (settings.model.title, settings.model.task) == ("huggingface", task)
+    assert settings.data.tokenizer == folders[kind]
+    assert settings.dataset.tokenizer is None
+
+
+def test_adapters_learn_classes_of_texts_and_predict_new_ones(folders, place):
+    changes = {"target": "kind", "text": "body", "model.path": folders["bert"], "out": "run"}
+    result = raysim.run(raysim.load_config("pets.csv", {**changes, **FEW}))
+    assert result.summary["final_accuracy"] == 1
+    (place / "new.csv").write_text("body\na dog\nthe cat\n")
+    assert raysim.predict("run", "new.csv")["prediction"].to_pylist() == ["dog", "cat"]
+
+
+def test_a_language_model_learns_answers(folders, place, raysim_command):  # noqa: F811
+    changes = {"prompt": "body", "answer": "does", "model.path": folders["llama"], "out": "run"}
+    settings = raysim.load_config("pets.csv", {**changes, **FEW, "evaluation.every": 6})
+    assert raysim.run(settings).summary["final_exact_match"] == 1
+    table = pq.read_table("run/analysis/answers.parquet").to_pylist()
+    last = {row["prompt"]: (row["wanted"], row["answer"].split()[0]) for row in table[-4:]}
+    assert last == {f"{a} {pet}": (DOES[pet],) * 2 for a in ("a", "the") for pet in DOES}
+    (place / "new.csv").write_text("id,body\n7,a dog\n8,the cat\n")
+    found = raysim.predict("run", "new.csv")
+    assert found["id"].to_pylist() == ["7", "8"]
+    assert [text.split()[0] for text in found["prediction"].to_pylist()] == ["ran", "sat"]
+    raysim_command("report", "run")
+    page = (place / "report.html").read_text()
+    assert "Answers to prompts" in page and "round 12" in page
+
+
+def test_the_page_of_columns_shows_text_and_the_command(place, raysim_command):  # noqa: F811
+    layouts.text(
+        place / "mails.csv", {"body": [f"{n} cats sat" for n in range(40)], "kind": [1] * 40}
+    )
+    _, shown, _ = raysim_command("data", "show", "mails.csv")
+    assert "text, 40 different: '0 cats sat', ..." in shown
+    assert "target=COLUMN text=body" in shown
