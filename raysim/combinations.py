@@ -365,7 +365,7 @@ def _in_whole_numbers(seen: Seen) -> list[Part]:
     return [
         Part(f"a model whose clients send {name!r} in whole numbers")
         for sent in (pass_.broadcast.get(base, {}) for base in pass_.moved_from.values())
-        for name in sorted(sent.keys() - {*moving_names(sent, None, pass_.frozen), *pass_.frozen})
+        for name in sorted(sent.keys() - {*moving_names(sent, None)})
     ]
 
 
@@ -375,7 +375,7 @@ def _not_accounted(seen: Seen) -> str:
     for group, tensors in seen.means.items():
         base = pass_.moved_from.get(group)
         start = None if base == CHANGE else pass_.broadcast.get(base or "", {})
-        moving = {*moving_names(tensors, start, pass_.frozen), *pass_.frozen}
+        moving = {*moving_names(tensors, start)}
         beside += [f"{group}/{name}" for name in sorted(tensors.keys() - moving)]
     selected = {*pass_.clients} <= {*seen.cohort}
     faults = {

@@ -26,7 +26,7 @@ from raysim.api.columns import Column
 from raysim.api.rules import Trained, View
 from raysim.methods.divide_and_conquer import norm_divergence, weight_divergence
 from raysim.numbers.layers import WeightLayer, weight_layers
-from raysim.numbers.tensors import Tensors, flatten, unflatten
+from raysim.numbers.tensors import Tensors, buffer_names, flatten, unflatten
 from raysim.numbers.tensors.calls import call_at
 
 MOST_COMPARED = 20
@@ -151,7 +151,7 @@ def layer_outputs(network: nn.Module, tensors: Tensors, x: Tensor) -> dict[str, 
     """Return the outputs [N, ...] of each trained weight layer by path, with the given tensors."""
     by_path: dict[str, Tensor] = {}
     # Copies, because `forward` may change buffers in place.
-    buffers = {name: tensors[name].clone() for name, _ in network.named_buffers()}
+    buffers = {name: tensors[name].clone() for name in buffer_names(network)}
 
     def note(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
         by_path[path] = output[0] if isinstance(output, tuple) else output

@@ -89,8 +89,8 @@ def _finish_all(
     }
     if any(upload.bytes_up is not None for upload in uploads):
         sharing = [upload.sums[SHARED] for upload in uploads if SHARED in upload.sums]
-        twice = sum(nbytes({SHARED: model}, view.frozen) for model in sharing[1:])
-        merged["bytes_up"] = sum(upload.sent_bytes(view.frozen) for upload in uploads) - twice
+        twice = sum(nbytes({SHARED: model}) for model in sharing[1:])
+        merged["bytes_up"] = sum(upload.sent_bytes() for upload in uploads) - twice
     return Upload(**merged)
 
 

@@ -46,7 +46,6 @@ class Differences:
         bases: Bases,
         broadcast: Groups,
         *,
-        frozen: Collection[str] = (),
         params: Tensors = NO_TENSORS,
     ) -> Differences:
         """Return the differences of groups.
@@ -55,14 +54,13 @@ class Differences:
             sums: The groups.
             bases: For each group, the broadcast group that it has moved from, or CHANGE.
             broadcast: The broadcast groups.
-            frozen: Names of the network's frozen parameters, which are left out.
             params: The client's parameters; clients send in their dtypes.
         """
         starts = {group: broadcast.get(base, {}) for group, base in bases.items() if base != CHANGE}
         changes: dict[str, dict[str, Tensor]] = {}
         for group in sorted(sums.keys() & bases.keys()):  # draws are taken in this order
             tensors = sums[group]
-            names = moving_names(tensors, starts.get(group), frozen)
+            names = moving_names(tensors, starts.get(group))
             moved = {n: _difference(tensors[n], starts.get(group, {}).get(n)) for n in names}
             if moved:
                 changes[group] = moved
@@ -124,9 +122,7 @@ class Differences:
         return _in_dtypes(*replace(self, starts=starts)._with(self.changes))
 
 
-def layout_of(
-    sums: Groups, bases: Bases, broadcast: Groups, *, frozen: Collection[str], params: Tensors
-) -> Layout:
+def layout_of(sums: Groups, bases: Bases, broadcast: Groups, *, params: Tensors) -> Layout:
     """Return the layout of the differences of groups, without computing them.
 
     See `Differences.of` for the arguments.
@@ -134,7 +130,7 @@ def layout_of(
     moved = {}
     for group in sums.keys() & bases.keys():
         start = None if bases[group] == CHANGE else broadcast.get(bases[group], {})
-        moved[group] = moving_names(sums[group], start, frozen)
+        moved[group] = moving_names(sums[group], start)
     return _layout(sums, moved, params)
 
 
@@ -148,7 +144,7 @@ def _layout(sums: Groups, moved: Mapping[str, Collection[str]], params: Tensors)
 
 
 def split_stored(
-    upload: Upload, bases: Bases, broadcast: Groups, frozen: Collection[str]
+    upload: Upload, bases: Bases, broadcast: Groups
 ) -> tuple[Upload, dict[str, Tensor]]:
     """Return an upload without the tensors that are kept one by one, and those, by `group/name`.
 
@@ -156,18 +152,17 @@ def split_stored(
         upload: The upload.
         bases: The bases of the groups that are kept.
         broadcast: The broadcast groups.
-        frozen: Names of the network's frozen parameters, which stay in the upload.
     """
     kept: dict[str, Tensor] = {}
     sums: dict[str, Tensors] = {}
     for group, tensors in upload.sums.items():
         base = bases.get(group)
         start = None if base == CHANGE else broadcast.get(base or "", NO_TENSORS)
-        moved = moving_names(tensors, start, frozen)
+        moved = moving_names(tensors, start)
         kept |= {f"{group}/{name}": tensors[name] for name in moved}
         sums[group] = {name: t for name, t in tensors.items() if name not in moved}
     left = {key: dtype for key, dtype in upload.dtypes.items() if key not in kept}
-    sent = upload.sent_bytes(frozen)
+    sent = upload.sent_bytes()
     ordered = dict(sorted(kept.items()))
     return replace(upload, sums=sums, dtypes=left, bytes_up=sent), ordered
 
@@ -212,20 +207,17 @@ def same_shapes(groups: Groups, others: Groups) -> bool:
     )
 
 
-def moving_names(tensors: Tensors, start: Tensors | None, frozen: Collection[str]) -> list[str]:
+def moving_names(tensors: Tensors, start: Tensors | None) -> list[str]:
     """Return the names of a group's tensors that have differences, sorted.
 
     Args:
         tensors: The group.
         start: The tensors that the group has moved from; None if it is a change itself.
-        frozen: Names of the network's frozen parameters.
     """
     return [
         name
         for name, tensor in sorted(tensors.items())
-        if (tensor.is_floating_point() or tensor.is_complex())
-        and name not in frozen
-        and (start is None or name in start)
+        if (tensor.is_floating_point() or tensor.is_complex()) and (start is None or name in start)
     ]
 
 

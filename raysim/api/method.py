@@ -34,7 +34,7 @@ generator of one or more passes over clients, which returns the next server stat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -174,6 +174,12 @@ class Asynchrony:
 
 def _are_tensors(tensors: Any) -> bool:
     return all(isinstance(tensor, torch.Tensor) for tensor in tensors.values())
+
+
+def _are_frozen(returned: object, method: object, model: nn.Module) -> bool:
+    """Return whether names are those of frozen parameters of a model."""
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    return isinstance(returned, Collection) and {*returned} <= frozen
 
 
 class Method(Recording, ABC):
@@ -317,6 +323,15 @@ class Method(Recording, ABC):
         First weights may be drawn from torch's global generator, which the run's seed keys.
         """
         return model
+
+    @returns("names of the model's frozen parameters", _are_frozen)
+    def moved(self, model: nn.Module) -> Collection[str]:
+        """Return the names of the frozen parameters of the model that the server changes.
+
+        They are part of the state's group "model", so that clients receive them; clients do not
+        train them. Other frozen parameters are the network's base, which no group has.
+        """
+        return ()
 
     @abstractmethod
     def init(self, network: nn.Module) -> ServerState:

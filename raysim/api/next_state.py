@@ -13,7 +13,15 @@ from raysim.api.method import Method, ServerState
 from raysim.api.server import ServerRule
 from raysim.errors import RunError, SettingsError
 from raysim.numbers.given import Given
-from raysim.numbers.tensors import Tensors, as_real, flatten, is_finite, like, parameter_names
+from raysim.numbers.tensors import (
+    Tensors,
+    as_real,
+    flatten,
+    is_finite,
+    like,
+    parameter_names,
+    state_of,
+)
 from raysim.numbers.tensors.digests import checksums
 
 NAME = "model"
@@ -79,9 +87,7 @@ def check_deployed(method: Method, state: ServerState, network: nn.Module) -> No
     Raises:
         SettingsError: a tensor is missing, or `deployed` fails or changes the state in place.
     """
-    persistent = network.state_dict().keys()
-    named = {name for name, _ in network.named_parameters()}
-    named |= {name for name, _ in network.named_buffers() if name in persistent}
+    named = state_of(network).keys() & network.state_dict().keys()
     left = given_state(state)
     if lacking := named - call(method, Method.deployed, state).keys():
         raise SettingsError(

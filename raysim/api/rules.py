@@ -9,7 +9,7 @@ Legend: B batch, F features, C classes, n_k samples of client k.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -316,7 +316,6 @@ class View:
         at: `at(tensors, x)`: the outputs at any tensors, in evaluation mode, without gradient.
         gradient: `gradient(tensors, batch)`: the gradient of the local objective at any tensors;
             `gradient(tensors, batch, along=v)` is the product of its Hessian with v.
-        frozen: Names of the network's frozen parameters, which are not sent.
         client: The client's number, for `finish` alone.
         stages: The groups that the client keeps for the stages of the channel, named
             `stage@group`; for the engine alone.
@@ -334,7 +333,6 @@ class View:
     generator: Callable[[str], torch.Generator]
     at: Callable[[Tensors, Tensor], Outputs]
     gradient: Gradient
-    frozen: frozenset[str] = frozenset()
     client: int = -1
     stages: Groups = field(default_factory=dict)
     pass_generator: Callable[[str], torch.Generator] = only_in_finish
@@ -453,13 +451,9 @@ class Upload:
     encoding: Encoding | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
 
-    def sent_bytes(self, frozen: Collection[str] = ()) -> int:
-        """Return the bytes that a client sends: `bytes_up`, or the size of scalars and tensors.
-
-        Args:
-            frozen: Names of the network's frozen parameters, which are not sent.
-        """
-        held = nbytes(self.sums, frozen) + nbytes(self.rows, frozen) + 4 * len(self.scalars)
+    def sent_bytes(self) -> int:
+        """Return the bytes that a client sends: `bytes_up`, or the size of scalars and tensors."""
+        held = nbytes(self.sums) + nbytes(self.rows) + 4 * len(self.scalars)
         return held if self.bytes_up is None else self.bytes_up
 
 
@@ -678,20 +672,15 @@ class Pass:
             return self.lr
         return cast(Mapping[int, float], self.lr)[client]
 
-    def received_bytes(self, clients: Sequence[int], frozen: Collection[str] = ()) -> Integers:
-        """Return the bytes that clients receive [n], including `personal` groups.
-
-        Args:
-            clients: The clients [n].
-            frozen: Names of the network's frozen parameters, which are not counted.
-        """
+    def received_bytes(self, clients: Sequence[int]) -> Integers:
+        """Return the bytes that clients [n] receive [n], including `personal` groups."""
         received = np.zeros(len(clients), dtype=np.int64)
         if self.pooled or not len(clients):  # an empty list would be float
             return received
         if self.personal:
-            received += [nbytes(self.personal.get(client, {}), frozen) for client in clients]
+            received += [nbytes(self.personal.get(client, {})) for client in clients]
         if self.bytes_down is None:
-            received += nbytes(self.broadcast, frozen)
+            received += nbytes(self.broadcast)
         else:
             received += [self.bytes_down(client) for client in clients]
         return received

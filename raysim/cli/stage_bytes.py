@@ -18,7 +18,7 @@ from raysim.cli.live_view import loading
 from raysim.driver.uploads.downlink import expected_bytes
 from raysim.errors import SettingsError
 from raysim.numbers.encoding import Encoded
-from raysim.numbers.tensors import buffer_names, frozen_names, nbytes, state_of
+from raysim.numbers.tensors import buffer_names, nbytes, set_base, state_of
 from raysim.user_input import as_typed
 
 
@@ -64,12 +64,14 @@ def sizes(source: str) -> list[dict[str, Any]]:
             " that the model's size is not known before they are opened; the column bytes_up of a"
             " run has it"
         )
-    network = settings.method.network(settings.model.build(data.shape, data.classes))
-    model, frozen = state_of(network), frozen_names(network)
+    built = settings.model.build(data.shape, data.classes)
+    set_base(built, settings.method.moved(built))
+    network = settings.method.network(built)
+    model = state_of(network)
     base = {"model": model}
-    layout = Differences.of(base, {"model": "model"}, base, frozen=frozen).layout
+    layout = Differences.of(base, {"model": "model"}, base).layout
     encoded = Encoded.of(layout, buffer_names(network))
-    plain, rows = nbytes(base, frozen), []
+    plain, rows = nbytes(base), []
     for row in _rows(settings):
         up = sent_bytes(declared(row.stages, encoded, 0), plain) if row.up else None
         if up is not None:

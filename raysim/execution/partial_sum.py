@@ -154,7 +154,6 @@ class PartialSum:
         records: Sequence[Mapping[str, float]],
         addend: StackAddend,
         shares: Sequence[tuple[int, float]],
-        frozen: Collection[str] = (),
     ) -> None:
         """Add the uploads of clients that `check_stack` has checked; this does not fail.
 
@@ -162,16 +161,13 @@ class PartialSum:
             records: See `add`, of each client.
             addend: What `check_stack` returned.
             shares: Of each client, its weight and its fraction of the weight of all.
-            frozen: See `add`.
         """
         self.sum = self.sum or ExactSum(addend.layout)
         self.sum.add_stack(addend, [fraction for _, fraction in shares])
         self.clients += [int(record["client"]) for record in records]
         self.weight += sum(weight for weight, _ in shares)
         self.records += records
-        model = [(n.removeprefix("model/"), d, s) for n, d, s in addend.layout.entries]
-        sent = Layout(tuple(entry for entry in model if entry[0] not in frozen))
-        self.bytes_up += len(records) * sent.nbytes
+        self.bytes_up += len(records) * addend.layout.nbytes
 
     def add(
         self,
@@ -183,7 +179,6 @@ class PartialSum:
         discount: float = 1.0,
         digests: tuple[int, int] = (0, 0),
         kept: Kept | None = None,
-        frozen: Collection[str] = (),
     ) -> None:
         """Add one client's upload, which `check` has checked; this does not fail.
 
@@ -195,7 +190,6 @@ class PartialSum:
             discount: Factor of its sums, at most 1, which does not count in the weight.
             digests: Of the files of its client state and its round state; 0 where it wrote none.
             kept: The rest of its update, where it is kept in a file.
-            frozen: Names of the network's frozen parameters, which are not counted as sent.
         """
         client, (upload, addend) = int(record["client"]), checked
         if kept:
@@ -213,7 +207,7 @@ class PartialSum:
             self.wrote_state[client] = digests[0]
         if upload.round_state:
             self.wrote_round_state[client] = digests[1]
-        self.bytes_up += upload.sent_bytes(frozen)
+        self.bytes_up += upload.sent_bytes()
 
     def merge(self, other: PartialSum) -> None:
         """Add another partial sum, of other clients of the same pass.

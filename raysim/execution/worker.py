@@ -41,8 +41,9 @@ from raysim.execution.messages import (
 from raysim.execution.partial_sum import Kept, PartialSum
 from raysim.execution.process import device_of, is_device_error
 from raysim.execution.update_blocks import combined, measured, read_block
+from raysim.federation.base_files import HeldBase
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
-from raysim.federation.federation import Federation
+from raysim.federation.federation import Federation, hold_base
 from raysim.federation.opened import OpenedSamples, memory_cap
 from raysim.federation.samples import blaming_samples
 from raysim.numbers.arrays import Floats
@@ -129,9 +130,12 @@ class Worker:
         self.device = device_of(settings.engine)
         federation = spec.federation.on_this_node()
         if network is None:
-            model = federation.network(settings.seed)
+            model = federation.network(settings.seed, settings.method)
             with seeded(settings.seed, "network"):
                 network = settings.method.network(model)
+            self._base = hold_base(federation, network)
+        else:
+            self._base = HeldBase.of(network)
         placed = Network(network).placed(self.device)
         self._results = {name: WorkerResult(self._name) for name in CALLS}
         recorder = recorder_on(self.device, note=partial(_note, self._results))
@@ -177,6 +181,7 @@ class Worker:
 
     def take(self, call: str) -> WorkerResult:
         """Hand over everything that this worker holds of one of its methods."""
+        self._base.check_pages()
         result, self._results[call] = self._results[call], WorkerResult(self._name)
         for total in result.sums.values():
             with self.watch("reduction"):
@@ -207,6 +212,7 @@ class Worker:
                 for job in jobs.values():
                     upload, losses = self.sequential.run(job)
                     results.append(StackResult([0], [losses], [upload]))
+            self._base.check_left()
         of_jobs = [*jobs.items()]
         for result in results:
             trained = _TrainedTogether(message, stack, begun, result, of_jobs)
@@ -273,7 +279,7 @@ class Worker:
                 weight = message.weight(client, int(self._sizes[client]))
                 shares.append((weight, weight / entry.total_weight * entry.discount))
             with suppress(torch.OutOfMemoryError):  # then nothing is added
-                sums.add_stack(records, addend, shares, self.sequential.network.frozen_names)
+                sums.add_stack(records, addend, shares)
                 return True
         return False
 
@@ -348,7 +354,6 @@ class Worker:
                 discount=entry.discount,
                 digests=digests,
                 kept=kept,
-                frozen=self.sequential.network.frozen_names,
             )
 
         return end
@@ -361,8 +366,8 @@ class Worker:
         Raises:
             RunError: a value is not finite; it names the tensor.
         """
-        broadcast, frozen = self._jobs.open(message)[0], self.sequential.network.frozen_names
-        rest, tensors = split_stored(upload, message.stored_groups, broadcast, frozen)
+        broadcast = self._jobs.open(message)[0]
+        rest, tensors = split_stored(upload, message.stored_groups, broadcast)
         if not tensors:
             return upload, None
         layout = Layout.of(tensors).with_dtypes(upload.dtypes)

@@ -132,6 +132,7 @@ def federation_of(settings: Settings, task: Task | None, listener: Listener) -> 
     """Return samples, client indices and network of a run, and the tensors that it starts from."""
     note, told = listener.note, (listener.preparing, listener.note)
     opened = from_task(task, note) if task else from_settings(settings, data_root, *told)
+    opened = replace(opened, data_root=data_root)
     if settings.start_from is None:
         return opened
     return replace(opened, start=read_start(Path(settings.start_from), note))

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from raysim.api.components import call, called
+from raysim.api.method import Method
 from raysim.api.own_loop import Evaluate, Loop
 from raysim.api.scoring import (
     CLASSIFICATION,
@@ -29,6 +30,7 @@ from raysim.api.scoring import (
 )
 from raysim.config import LocalSettings, Settings
 from raysim.errors import DataError, SettingsError
+from raysim.federation.base_files import NO_BASE, HeldBase, share
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.prepared import (
     class_names,
@@ -40,7 +42,7 @@ from raysim.federation.prepared import (
 from raysim.federation.samples import not_finite
 from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import seeded, stream
-from raysim.numbers.tensors import Tensors
+from raysim.numbers.tensors import Tensors, base_of, set_base
 from raysim.samples.arrow import open_split
 from raysim.samples.client_indices import (
     NO_HOLDOUT,
@@ -57,6 +59,8 @@ from raysim.samples.local_cut import LocalCut, have_common_samples, with_cut, wi
 from raysim.samples.participants import Participants
 from raysim.samples.preparation import PREPARATION, Preparation
 
+BASES = "bases"
+"""Folder of networks' bases under a node's data root."""
 CLIENT_TESTS = "Task.client_tests"
 MOST_NAMES = 20
 """Most names of tensors in a message."""
@@ -103,6 +107,9 @@ class Federation:
         test_rows: Numbers of the samples in the test set, ascending; None: all test samples.
         names: Names of the clients [K]; empty if they have numbers alone.
         sequences: Whether inputs are padded sequences, see `sequences`.
+        base: Digest of the network's base, as the driver has built it.
+        data_root: Returns a node's data root, where its processes share the base; None: each has
+            its own.
         preparation: How new data becomes inputs of the network; None for a task.
         most: Most samples to open of each client, of the server's root samples and of each batch of
             the test set; None: all.
@@ -128,6 +135,8 @@ class Federation:
     root: Indices = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     names: tuple[str, ...] = ()
     sequences: bool = False
+    base: str = NO_BASE
+    data_root: Callable[[], Path] | None = None
     preparation: Preparation | None = None
     most: int | None = None
 
@@ -272,24 +281,38 @@ class Federation:
             name = f"client {client}"
         return f"{name}, sample {row}"
 
-    def network(self, seed: int) -> nn.Module:
+    def network(self, seed: int, method: Method | None = None) -> nn.Module:
         """Build the model, with weights drawn from the seed, or the weights of `start`.
+
+        Its frozen tensors are its base, except those that the method's server moves.
 
         Raises:
             SettingsError: `start` belongs to another model.
         """
         with seeded(seed, "init"):
             built = self.build()
+        set_base(built, call(method, Method.moved, built) if method else ())
         if self.start is not None:
             load_tensors(built, self.start, "start_from")
         return built
 
 
+def hold_base(federation: Federation, network: nn.Module) -> HeldBase:
+    """Return a network's base, shared with the other processes of this node.
+
+    Raises:
+        DataError: it differs from the driver's, or cannot be written.
+    """
+    if federation.data_root is None:
+        return HeldBase.of(network)
+    return share(network, federation.base, federation.data_root() / BASES)
+
+
 def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
     """Copy a model's parameters and buffers from tensors of these names and shapes.
 
-    Those of a state_dict have further names of tied weights, which count once, and lack the buffers
-    that no state_dict has, which stay.
+    Those of its base may be missing. Those of a state_dict have further names of tied weights,
+    which count once, and lack the buffers that no state_dict has, which stay.
 
     Raises:
         SettingsError: they are another model's, or of types that hold more; the message begins with
@@ -299,7 +322,8 @@ def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:
     kept = model.state_dict().keys()
     loaded = {name: [*tensor.shape] for name, tensor in tensors.items()}
     here = {name: [*tensor.shape] for name, tensor in of_model.items()}
-    wanted = {name: shape for name, shape in here.items() if name in kept or name in loaded}
+    needed = kept - base_of(model).keys()
+    wanted = {name: shape for name, shape in here.items() if name in needed or name in loaded}
     loaded = {name: shape for name, shape in loaded.items() if name in of_model or name not in kept}
     if other := sorted(n for n in loaded | wanted if loaded.get(n) != wanted.get(n)):
         told = [shapes.get(other[0], "missing") for shapes in (loaded, wanted)]

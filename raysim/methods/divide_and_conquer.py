@@ -53,7 +53,7 @@ it decides after. `divergence_1` to `divergence_L` of the first round are the la
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -71,7 +71,7 @@ from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
 from raysim.methods.mifl import logits_of
 from raysim.numbers.layers import STAGES, WeightLayer, misplaced, weight_layers
-from raysim.numbers.tensors import Tensors, as_real, frozen_names, nbytes
+from raysim.numbers.tensors import Tensors, as_real, nbytes
 from raysim.user_input.limits import Count
 
 Layers = Sequence[WeightLayer]
@@ -176,7 +176,7 @@ class DivideAndConquer(FedAvg):
             epochs=self.finetune_epochs if phase else now.epochs,
             lr=now.lr * self.finetune_lr_factor if phase else now.lr,
             trainable=frozenset(n for layer in trained for n in layer.parameters),
-            bytes_down=_bytes_down(model, layers, lacking, frozen_names(now.network)),
+            bytes_down=_bytes_down(model, layers, lacking),
         )
         info: Mapping[str, Any] = {"split": split}
         if self.move_every and result.clients:
@@ -339,10 +339,10 @@ def _lacking_after(lacking: Mapping[int, Tensor], cohort: Sequence[int], group: 
 
 
 def _bytes_down(
-    model: Tensors, layers: Layers, lacking: Mapping[int, Tensor], fixed: Collection[str]
+    model: Tensors, layers: Layers, lacking: Mapping[int, Tensor]
 ) -> Callable[[int], int]:
     """Return the bytes that a client receives: of the layers that it lacks."""
-    sizes = [nbytes({"model": _pick(model, _tensors([layer]))}, fixed) for layer in layers]
+    sizes = [nbytes({"model": _pick(model, _tensors([layer]))}) for layer in layers]
     every = torch.tensor(sizes)
     needed = {client: int(every[lacks].sum()) for client, lacks in lacking.items()}
     return lambda client: needed.get(client, sum(sizes))

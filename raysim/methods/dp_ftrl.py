@@ -57,12 +57,10 @@ from raysim.numbers.tensors import (
     Tensors,
     as_real,
     clip_factor,
-    frozen_names,
     like,
     nbytes,
     norm,
     standard_normal,
-    without,
 )
 from raysim.user_input.limits import Count
 
@@ -136,15 +134,15 @@ class DpFtrl(FedAvg):
             SettingsError: a tensor holds whole numbers, so noise cannot be added to it.
         """
         state = super().init(network)
-        moving = without(state.groups["model"], frozen_names(network))
-        for name, tensor in moving.items():
+        model = state.groups["model"]
+        for name, tensor in model.items():
             if not (tensor.is_floating_point() or tensor.is_complex()):
                 raise SettingsError(
                     f"{called(self)}: {name!r} holds whole numbers, as the counter of BatchNorm"
                     " does, so noise cannot be added to it; use a model without such tensors, for"
                     " example with GroupNorm"
                 )
-        return ServerState({**state.groups, SERVER: _at_start(moving)}, {TREE: 0})
+        return ServerState({**state.groups, SERVER: _at_start(model)}, {TREE: 0})
 
     def rules(self) -> Rules:
         """Return the rules of local training: plain SGD; clients send the clipped change."""
@@ -153,11 +151,10 @@ class DpFtrl(FedAvg):
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Move the model from that at the tree's start by the noisy sum since."""
         model = state.groups["model"]
-        moving = without(model, frozen_names(now.network))
         length = self.restart or now.clients // now.size
         number = now.number // length
         if number != state.info[TREE]:  # not at its end, as the last round may be lost
-            state = state.replace(**{SERVER: _at_start(moving), TREE: {}})
+            state = state.replace(**{SERVER: _at_start(model), TREE: {}})
         kept = state.groups[SERVER]
         total = kept["s"]
         if SENT in reduced.means:  # a round without clients has none
@@ -169,9 +166,9 @@ class DpFtrl(FedAvg):
             noisy = total + noise * self.clip / now.expected * noise_of(nodes, self.efficient)
             tree = {str(height): node for height, node in nodes.items()}
         speed = self.momentum * kept["v"] + noisy
-        moved = _tensors(kept["w_0"] + self.lr_server * speed, moving)
+        moved = _tensors(kept["w_0"] + self.lr_server * speed, model)
         server = {"w_0": kept["w_0"], "s": total, "v": speed}
-        after = state.replace(**{"model": {**model, **moved}, SERVER: server, TREE: tree})
+        after = state.replace(**{"model": moved, SERVER: server, TREE: tree})
         return ServerState(after.groups, {TREE: number})
 
     def _nodes(self, now: Round, state: ServerState, sums: Tensor, *, complete: bool) -> Nodes:
@@ -185,14 +182,14 @@ class DpFtrl(FedAvg):
 def _send_clipped(clip: float, view: View, trained: Trained) -> Upload:
     """Send the change of the model, scaled to the clip if it exceeds it."""
     sent = send_model(view, trained).sums
-    differences = Differences.of(sent, {"model": "model"}, view.broadcast, frozen=view.frozen)
+    differences = Differences.of(sent, {"model": "model"}, view.broadcast)
     change = differences.changes["model"]
     length = norm(change)
     factor = clip_factor(length, clip)
     return Upload(
         sums={SENT: {name: like(factor * d, sent["model"][name]) for name, d in change.items()}},
         metrics={"norm_to_clip": length},
-        bytes_up=nbytes(sent, view.frozen),
+        bytes_up=nbytes(sent),
     )
 
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from raysim.methods.partly_shared import PartlyShared
 from raysim.numbers.layers import BATCH_NORMS
-from raysim.numbers.tensors import frozen_names, state_of
+from raysim.numbers.tensors import state_of
 
 
 class FedBn(PartlyShared):
@@ -36,7 +36,7 @@ class FedBn(PartlyShared):
 
     def notes(self, network: nn.Module) -> Sequence[str]:
         """Return that it is FedAvg on a network without BatchNorm."""
-        if self.own_tensors(network) - frozen_names(network):
+        if self.own_tensors(network):
             return ()
         return ("the model has no BatchNorm layers to keep on clients, so that fedbn is FedAvg",)
 

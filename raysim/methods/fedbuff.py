@@ -107,7 +107,7 @@ def _send_change(view: View, trained: Trained) -> Upload:
     sums: dict[str, dict[str, torch.Tensor]] = {UPDATE: change}
     if buffers:
         sums |= {BUFFERS: buffers, SHARE: {SHARE: number_beside(buffers, 1.0)}}
-    return Upload(sums=sums, bytes_up=nbytes(sent, view.frozen))
+    return Upload(sums=sums, bytes_up=nbytes(sent))
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:

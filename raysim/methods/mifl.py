@@ -61,7 +61,7 @@ Legend: N samples of a batch, C classes, m clients of a round.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -88,7 +88,7 @@ from raysim.api.rules import (
 )
 from raysim.api.scoring import FORWARD_ROWS
 from raysim.methods.fedavg import FedAvg
-from raysim.numbers.tensors import Groups, Tensors, frozen_names, nbytes
+from raysim.numbers.tensors import Groups, Tensors, nbytes
 
 Objective = Literal["penalty", "mixture", "residual"]
 Strength = Annotated[float, Field(ge=0, le=1)] | Literal["adaptive"]
@@ -163,7 +163,7 @@ class Mifl(FedAvg):
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort, sort it by MI, and average the models that are kept."""
         broadcast = self.broadcast(state)
-        down = _bytes_down(broadcast, state, frozen_names(now.network))
+        down = _bytes_down(broadcast, state)
         pass_ = Pass(now.cohort, broadcast, self.rules(), now.epochs, now.lr, bytes_down=down)
         trained = yield pass_
         if not self.aggregation:
@@ -278,13 +278,11 @@ def _probabilities(logits: Tensor) -> Tensor:
     return torch.cat([1 - positive, positive], dim=-1)
 
 
-def _bytes_down(
-    broadcast: Groups, state: ServerState, frozen: Collection[str]
-) -> Callable[[int], int] | None:
+def _bytes_down(broadcast: Groups, state: ServerState) -> Callable[[int], int] | None:
     """Return the bytes that a client receives: none if the model was delivered to it."""
     if CURRENT not in state.groups:
         return None
-    clients, model = {*state.groups[CURRENT]["clients"].tolist()}, nbytes(broadcast, frozen)
+    clients, model = {*state.groups[CURRENT]["clients"].tolist()}, nbytes(broadcast)
     return lambda client: 0 if client in clients else model
 
 

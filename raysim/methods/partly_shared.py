@@ -27,7 +27,7 @@ from raysim.api.method import Round, ServerState
 from raysim.api.rules import Pass, Rules, Trained, Upload, View, send_model
 from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
-from raysim.numbers.tensors import Groups, Tensors, frozen_names, only, state_of, without
+from raysim.numbers.tensors import Groups, Tensors, only, state_of, without
 
 OWN = "own"
 """Group of a client's own tensors in its state, and their names in the server's `info`."""
@@ -94,7 +94,7 @@ class PartlyShared(FedAvg):
     def init(self, network: nn.Module) -> ServerState:
         """Start from the network as it was built, and note which tensors are the clients'."""
         state = super().init(network)
-        names = self.own_tensors(network) - frozen_names(network)
+        names = self.own_tensors(network)
         return ServerState(state.groups, {**state.info, OWN: json.dumps(sorted(names))})
 
     def client_init(self, state: ServerState) -> Groups:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from raysim.numbers.tensors import state_of
+from raysim.numbers.tensors import is_base, state_of
 
 STAGES = ("features", "hidden", "head")
 CONVOLUTIONS = (
@@ -77,8 +77,8 @@ def _modules(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _add(layer: WeightLayer, path: str, module: nn.Module) -> None:
-    parameters = [name for name, _ in module.named_parameters(path, recurse=False)]
-    buffers = [name for name, _ in module.named_buffers(path, recurse=False)]
+    parameters = [n for n, p in module.named_parameters(path, recurse=False) if not is_base(p)]
+    buffers = [n for n, b in module.named_buffers(path, recurse=False) if not is_base(b)]
     layer.parameters.extend(parameters)
     layer.buffers.extend(buffers)
     if module is not layer.module and (parameters or buffers):

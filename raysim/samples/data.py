@@ -6,7 +6,7 @@ Legend: N samples, K clients, B batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -488,6 +488,14 @@ class Model(Component, ABC):
         The module's three submodules `features`, `hidden` and `head` compose to its forward;
         `hidden` ends at the input of the last fully connected layer (activations [B, F]).
         """
+
+    @returns("names of tensors", lambda returned, *_: all(isinstance(n, str) for n in returned))
+    def read(self, module: nn.Module) -> Collection[str]:
+        """Return the names of the frozen tensors that `build` reads from files.
+
+        Run directories do not hold these; they must be there whenever the model is built again.
+        """
+        return ()
 
 
 def may_have_own_tests(partition: type[Partition]) -> bool:

@@ -20,11 +20,12 @@ from pyarrow import ipc
 
 from raysim.config import Settings, parse
 from raysim.errors import DataError, RunError, SettingsError
+from raysim.numbers.tensors import Tensors
 from raysim.process.source import source
 from raysim.samples.client_indices import ClientIndices, ListedIndices, own_indices
 from raysim.samples.preparation import Preparation
 from raysim.storage.atomic import is_leftover, remove, replace_file, sweep, write_json
-from raysim.storage.checkpoints import BEST_MODEL, MODEL, Checkpoints
+from raysim.storage.checkpoints import BEST_MODEL, MODEL, Checkpoints, save_tensors
 from raysim.storage.environment import by_environment, environment, gpu_names, installed_version
 from raysim.storage.lock import LOCK, check_place, is_locked, lock_folder, make_new_folder
 from raysim.storage.plugins import SEALS, Plugins, modules_of
@@ -69,6 +70,7 @@ class RunDirectory:
     clients = property(lambda self: self.path / "clients.parquet")
     summary = property(lambda self: self.path / "summary.json")
     model = property(lambda self: self.path / MODEL)
+    base = property(lambda self: self.path / "base.safetensors")
     best_model = property(lambda self: self.path / BEST_MODEL)
     partition = property(lambda self: self.path / "partition.arrow")
     preparation = property(lambda self: self.path / "preparation.json")
@@ -321,6 +323,11 @@ class RunDirectory:
                 writer.write_table(table)
 
         replace_file(self.partition, write)
+
+    def save_base(self, tensors: Tensors) -> None:
+        """Write the frozen tensors that the run directory holds, once."""
+        if tensors and not self.base.exists():
+            save_tensors(self.base, tensors)
 
     def save_preparation(self, preparation: Preparation) -> None:
         """Save how samples become inputs of the network."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from raysim.errors import RunError
-from raysim.numbers.tensors import Tensors
+from raysim.numbers.tensors import Tensors, base_of
 from raysim.numbers.tensors.torch_private import buffers_of, transient_buffers
 
 _ASSIGNS = "the model's forward assigns the buffer"
@@ -49,13 +49,15 @@ class Bindings:
     Attributes:
         tensors: The engine's tensors.
         buffers: Names of the buffers among `tensors`.
+        base: The tensors of the network's base, which are none of the engine's.
     """
 
     def __init__(self, module: nn.Module) -> None:
         buffers = dict(module.named_buffers())
+        parameters = dict(module.named_parameters())
         self._parameter_slots = [
             (name, module.get_submodule(path), key)
-            for name, _ in module.named_parameters()
+            for name in parameters
             for path, _, key in (name.rpartition("."),)
         ]
         names = {id(tensor): name for name, tensor in buffers.items()}
@@ -67,8 +69,10 @@ class Bindings:
             for path, owner in module.named_modules()
             if isinstance(held := buffers_of(owner), dict)  # a script registers none
         ]
-        self.tensors: dict[str, Tensor] = {**dict(module.named_parameters()), **buffers}
-        self.buffers = [*buffers]
+        self.base = base_of(module)
+        everything = {**parameters, **buffers}
+        self.tensors = {n: t for n, t in everything.items() if n not in self.base}
+        self.buffers = [name for name in buffers if name in self.tensors]
 
     def rebound(self) -> dict[str, Tensor]:
         """Return the new tensors of buffers that `forward` has bound; bind the engine's again.
@@ -76,7 +80,7 @@ class Bindings:
         Raises:
             RunError: a new value is no tensor of the buffer's shape and dtype.
         """
-        bound = self.tensors
+        bound = self._bound
         changed = [(s, now) for s in self._slots if (now := s.read()) is not bound.get(s.name)]
         changed += self._registered()
         if not changed:
@@ -101,13 +105,13 @@ class Bindings:
             for now, before in (
                 (places[slot.path], tensors[slot.name])
                 if slot.name in tensors
-                else (slot.read(), self.tensors.get(slot.name)),
+                else (slot.read(), self._bound.get(slot.name)),
             )
             if now is not before
         ]
         changed += self._registered()
         self.restore()  # the buffers that were no argument of the call
-        accepted = self._accepted(changed, self.tensors | dict(tensors)) if changed else {}
+        accepted = self._accepted(changed, self._bound | dict(tensors)) if changed else {}
         return {name: tensor for name, tensor in accepted.items() if name in tensors}
 
     def settle(self, rebound: Tensors) -> dict[str, Tensor]:
@@ -129,16 +133,21 @@ class Bindings:
         for name, owner, key in self._parameter_slots:
             bound = getattr(owner, key)
             moved = name in detached and detached[name].data_ptr() != bound.data_ptr()
-            if moved or bound is not self.tensors[name]:
+            if moved or bound is not self._bound[name]:
                 raise RunError(
                     f"the model's forward replaces the parameter {name}: a parameter must be"
                     " changed in place, for example by copy_ under torch.no_grad()"
                 )
 
+    @property
+    def _bound(self) -> dict[str, Tensor]:
+        """The tensors that the module holds between calls of `forward`."""
+        return self.tensors | self.base if self.base else self.tensors
+
     def restore(self) -> None:
-        """Bind the engine's buffers again."""
+        """Bind the engine's buffers again, and those of the base."""
         for slot in self._slots:
-            bound = self.tensors.get(slot.name)
+            bound = self._bound.get(slot.name)
             if slot.read() is not bound:
                 setattr(slot.owner, slot.key, bound)
         for slot, _ in self._registered():
@@ -171,7 +180,13 @@ class Bindings:
         accepted: dict[str, Tensor] = {}
         for slot, value in changed:
             before = bound.get(slot.name)
-            if before is not None and _are_alike(value, before):
+            if slot.name in self.base:
+                if not slot.transient:
+                    raise RunError(
+                        f"{_ASSIGNS} {slot.path}, which must stay as it is: no parameter of its"
+                        " module is trained"
+                    )
+            elif before is not None and _are_alike(value, before):
                 accepted[slot.name] = value  # type: ignore[assignment]
             elif not slot.transient:
                 absent = "which was None" if slot in self._slots else "which was not registered"

@@ -158,14 +158,13 @@ class FlopCounter:
             step.append(twice - once)
             finish.append(once - (twice - once))
         (a, b, c), (d, e, f) = step, finish
-        frozen = self._trainer.network.frozen_names
         differences = Differences.of(
-            upload.sums, bases, job.broadcast, frozen=frozen, params=self._trainer.network.tensors()
+            upload.sums, bases, job.broadcast, params=self._trainer.network.tensors()
         )
         return KindFlops(
             step=Polynomial((a, b, c)),
             finish=Polynomial((d, e, f)),
-            bytes_up=upload.sent_bytes(frozen),
+            bytes_up=upload.sent_bytes(),
             differences=differences.layout,
         )
 

@@ -29,7 +29,8 @@ from raysim.api.scoring import (
 )
 from raysim.numbers.arrays import Array
 from raysim.numbers.layers import BATCH_NORMS
-from raysim.numbers.tensors import Tensors, buffer_names, frozen_names
+from raysim.numbers.tensors import Tensors, buffer_names
+from raysim.numbers.tensors.base import base_on, resting
 from raysim.numbers.tensors.torch_private import foreach_copy_, has_hooks
 from raysim.training.bindings import Bindings
 
@@ -50,7 +51,7 @@ class Network(nn.Module):
             [_chain(getattr(module, stage)) for stage in STAGES] if self.is_composition else None
         )
         self.has_batchnorm = has_batch_norm(module)
-        self.frozen_names, self.buffer_names = frozen_names(module), buffer_names(module)
+        self.buffer_names, self._resting = buffer_names(module), resting(module)
         self._layout = torch.contiguous_format
         self._trains: tuple[frozenset[str] | None] | None = None
 
@@ -63,9 +64,12 @@ class Network(nn.Module):
         convolves = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         if device.type == "cpu" and convolves and not self.has_batchnorm:
             self._layout = torch.channels_last
+        base_on(self.module, device)
         self.to(device)
         if self._layout is torch.channels_last:
-            self.to(memory_format=torch.channels_last)
+            for parameter in self.bindings.tensors.values():
+                if parameter.dim() == 4:
+                    parameter.data = parameter.to(memory_format=torch.channels_last)
         self.bindings = Bindings(self.module)
         return self
 
@@ -135,7 +139,7 @@ class Network(nn.Module):
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the live parameters and buffers."""
+        """Return the live parameters and buffers, without those of the base."""
         return dict(self.bindings.tensors)
 
     def trainable_names(self, trainable: frozenset[str] | None) -> list[str]:
@@ -157,11 +161,16 @@ class Network(nn.Module):
         return super().train(mode)
 
     def train_only(self, trainable: frozenset[str] | None) -> None:
-        """Enter training mode; modules with all their own parameters frozen stay in evaluation."""
+        """Enter training mode; modules with all their own parameters frozen stay in evaluation.
+
+        So do modules of the base.
+        """
         if self._trains == (trainable,):
             return  # saves a walk through all modules for every client
         self.train()
         self._trains = (trainable,)
+        for module in self._resting:
+            module.eval()
         if trainable is None:
             return
         for prefix, module in self.module.named_modules():

@@ -28,7 +28,7 @@ from raysim.api.rules import Trained, Upload
 from raysim.config import LocalSettings
 from raysim.errors import RunError, visible
 from raysim.numbers.arrays import Array
-from raysim.numbers.tensors import Groups, Tensors
+from raysim.numbers.tensors import Groups, Tensors, is_base
 from raysim.numbers.tensors.later import sent_to
 from raysim.numbers.tensors.torch_private import foreach_add_, tensor_hooks, transient_buffers
 from raysim.training.job import Bounds, ClientJob, LocalLosses, iterate_epochs, steps_of
@@ -346,8 +346,9 @@ def fresh_module(trainer: OwnLoopTrainer, trained: Collection[str]) -> nn.Module
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's parameters and buffers by name."""
-    return dict((*module.named_parameters(), *module.named_buffers()))
+    """Return a module's parameters and buffers by name, without those of its base."""
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor for name, tensor in tensors if not is_base(tensor)}
 
 
 def moved_values(module: nn.Module, memory: Tensors) -> Tensors:

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from raysim.api.rules import Batch, LocalValues, Rules, Transform, View
 from raysim.errors import MachineError
 from raysim.numbers.given import PARTS
+from raysim.numbers.tensors import is_base
 from raysim.numbers.tensors.torch_private import compile_script
 from raysim.training.operations import UnrecordableError, from_elsewhere, source_of
 from raysim.training.rule_keys import functions_of_step, key_of_rules
@@ -61,6 +62,7 @@ class RecordedSteps:
         modules: Sequence[nn.Module],
         generators: Sequence[torch.Generator],
         recorder: GraphRecorder | None = None,
+        base: Sequence[Tensor] = (),
     ) -> None:
         """Prepare for steps that use these modules and generators.
 
@@ -68,8 +70,10 @@ class RecordedSteps:
             modules: All modules that a step may call; the sequence may grow.
             generators: The generators that modules may draw from.
             recorder: Records steps as CUDA graphs; None writes scripts.
+            base: Tensors of the modules that no step changes.
         """
         self._modules, self._generators, self.recorder = modules, generators, recorder
+        self._base = base
         self._kinds: dict[Hashable, StepsOfKind] = {}
         self._rules: Rules | None = None
         self._keys: dict[int, Hashable] = {}  # of these rules, by the number of recorded transforms
@@ -124,7 +128,8 @@ class RecordedSteps:
         unique = {id(tensor): tensor for _, tensor in leaves(own)}
         parts = {part: own[part] for part in PARTS if part in own}
         guarded = GuardedView(**{**vars(view), **parts})
-        return ClientSteps(of_kind, [*params, *unique.values()], guarded, own)
+        tensors = [*params, *unique.values(), *self._base]
+        return ClientSteps(of_kind, tensors, guarded, own)
 
     def clear(self) -> None:
         """Free what is recorded."""
@@ -178,7 +183,7 @@ class GuardedView(View):
 
     READABLE = frozenset(
         {"params", "trainable", "start", "broadcast", "state", "personal", "values", "at", "scaled"}
-        | {"frozen", "buffers", "received", *LocalValues._fields}
+        | {"buffers", "received", *LocalValues._fields}
     )
 
     def __getattribute__(self, name: str) -> Any:
@@ -358,8 +363,9 @@ class _StepSnapshot:
         generators: Sequence[torch.Generator],
         tensors: Sequence[Tensor],
     ) -> None:
-        self._modules, self._generators, self._given = modules, generators, tensors
-        self._tensors = [tensor.detach() for tensor in tensors]
+        self._modules, self._generators = modules, generators
+        self._given = [tensor for tensor in tensors if not is_base(tensor)]
+        self._tensors = [tensor.detach() for tensor in self._given]
         self._before = self.tensors_now()
         self._python = self._python_now()
 

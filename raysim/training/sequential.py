@@ -102,7 +102,11 @@ class SequentialTrainer:
         records = recorder or (self._device.type == "cpu" and can_record_steps())
         self._modules = [*network.modules()]
         self.recorded = (
-            RecordedSteps(self._modules, self._generators, recorder) if records else None
+            RecordedSteps(
+                self._modules, self._generators, recorder, [*network.bindings.base.values()]
+            )
+            if records
+            else None
         )
 
     def run(self, job: ClientJob) -> tuple[Upload, LocalLosses]:
@@ -249,7 +253,6 @@ class ClientTraining:
             generator=only_in_finish,
             at=trainer.at,
             gradient=self.gradient,
-            frozen=network.frozen_names,
             buffers=network.buffer_names,
         )
         self.given = Given.of_view(vars(self.view))

@@ -203,8 +203,8 @@ class _Passes:
     ) -> Mapping[int, Tensors]:
         """Run a client part on clients with the global model, without training."""
         model = self.analyses.settings.method.deployed(self.after.state)
-        rules, frozen = Rules(finish=send_nothing), self.runner.context.frozen
-        dispatch = Dispatch(clients, {"model": model, **groups}, rules, frozen=frozen)
+        rules = Rules(finish=send_nothing)
+        dispatch = Dispatch(clients, {"model": model, **groups}, rules)
         return self._figures(dispatch, part, extras)[1]
 
     def train(self, part: ClientPart, client: int, epochs: int) -> Mapping[int, Tensors]:
@@ -234,7 +234,7 @@ class _Passes:
             cohort=(client,),
         )
         passes = passes_of(settings, now, self.after.state)
-        run_round(passes, run, frozen=self.runner.context.frozen)
+        run_round(passes, run)
         return measured
 
     def _figures(

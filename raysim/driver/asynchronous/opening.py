@@ -94,9 +94,7 @@ def asynchronous_rounds(
 def _device_times(run: RunContext, clock: VirtualClock, passes: PassContext) -> DeviceTimes:
     """Return the times of all clients in the first round's pass, in resumed runs, too."""
     initial = run.initial
-    dispatch = Dispatch.of(
-        replace(_first_pass(run), clients=range(run.settings.clients)), passes.frozen
-    )
+    dispatch = Dispatch.of(replace(_first_pass(run), clients=range(run.settings.clients)))
     values = RoundValues.of(run.settings, run.sampling(initial), initial)
     runner = RoundRunner(passes, initial.number, initial.state, initial.versions, 0, values)
     return DeviceTimes.of(clock, dispatch, runner)

@@ -63,7 +63,7 @@ def bytes_of(
     # Dropped updates are not computed; the device would have sent them nevertheless.
     sent += total.bytes_up + sent_late(planned) * total.bytes_up // max(len(total.clients), 1)
     whole = [flight.client for flight in planned.started if not flight.lost]
-    return sent, received + int(dispatch.received_bytes(whole, dispatch.frozen).sum())
+    return sent, received + int(dispatch.received_bytes(whole).sum())
 
 
 @dataclass
@@ -309,7 +309,7 @@ class AsynchronousRounds:
         first = replace(
             self._first, clients=started.cohort, broadcast=started.groups, lr=started.lr
         )
-        dispatch = Dispatch.of(first, self._context.frozen)
+        dispatch = Dispatch.of(first)
         for concern in ORDER:
             dispatch = concern.late(settings, number, started.cohort, dispatch)
         return dispatch

@@ -20,7 +20,7 @@ from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.numbers.arrays import Floats, Integers
 from raysim.numbers.encoding import Encoded
-from raysim.numbers.tensors import CPU, Groups, Tensors, buffer_names, frozen_names
+from raysim.numbers.tensors import CPU, Groups, Tensors, buffer_names
 from raysim.storage.client_states import ClientStates
 from raysim.training.flops import FlopCounter, KindFlops
 from raysim.training.job import ClientJob
@@ -70,7 +70,7 @@ class WorkCosts:
         self._augment = federation.inputs.augment
         self._encodes = any(stage.declares_bytes() for stage in settings.stages.values())
         self.counter = FlopCounter(network, settings.local, layouts=self._encodes)
-        self._frozen, self._network = frozen_names(network), network
+        self._network = network
 
     def of(self, dispatch: Dispatch, runner: RoundRunner) -> PassCosts:
         """Return the costs of a pass; a pass of a new kind is first counted on one client.
@@ -88,9 +88,7 @@ class WorkCosts:
         down-link.
         """
         local, stages = self._settings.local, self._settings.down_stages
-        dispatch = Dispatch(
-            clients, {"model": model}, epochs=local.work, lr=local.lr, frozen=self._frozen
-        )
+        dispatch = Dispatch(clients, {"model": model}, epochs=local.work, lr=local.lr)
         if stages:
             received = expected_bytes(stages, model, self._network)
             dispatch = replace(dispatch, bytes_down=lambda client: received)
@@ -111,7 +109,7 @@ class WorkCosts:
             epoch=self._each(dispatch, kind, clients) * self._settings.local.cost,
             finish=kind.finish.at(sizes.astype(np.float64)),
             bytes_up=self._bytes_up(kind, clients) + beside.up,
-            bytes_down=dispatch.received_bytes(clients.tolist(), dispatch.frozen) + beside.down,
+            bytes_down=dispatch.received_bytes(clients.tolist()) + beside.down,
             trips=beside.trips,
         )
 

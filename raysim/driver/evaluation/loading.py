@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from raysim.api.scoring import in_own_unit
 from raysim.config import parse
+from raysim.driver.start.base import check_base, restore_base
 from raysim.errors import RunError, SettingsError
 from raysim.federation.federation import load_tensors, model_builder
 from raysim.federation.prepared import network_size, open_prepared, prepared
+from raysim.numbers.seeds import seeded
+from raysim.numbers.tensors import set_base, state_of, unset_base
 from raysim.samples.data import Dataset, Split
 from raysim.samples.preparation import Preparation
 from raysim.storage.checkpoints import BEST_MODEL, MODEL
@@ -75,18 +78,22 @@ def load_network(
     if build is None:
         size = stored.size if stored else network_size(settings.dataset, samples)
         build = model_builder(settings, size)
-    with torch.random.fork_rng(devices=[]):
+    with seeded(settings.seed, "init"):
         built = build if isinstance(build, nn.Module) else build()
+    set_base(built, settings.method.moved(built))
+    with torch.random.fork_rng(devices=[]):
         network = settings.method.network(built)
+    restore_base(network, directory)
+    check_base(network, directory)
     if best and not directory.best_model.exists():
         raise RunError(
             f"{path}: has no {BEST_MODEL}: no round until its last checkpoint was evaluated"
         )
     tensors = read_model(path, note, BEST_MODEL if best else MODEL)
-    network_tensors = dict((*network.named_parameters(), *network.named_buffers()))
-    if settings.method.changes_shapes and network_tensors.keys() <= tensors.keys():
+    if settings.method.changes_shapes and state_of(network).keys() <= tensors.keys():
         Network(network).load(tensors)
     load_tensors(network, tensors, str(path))
+    unset_base(network)
     if model is None and not settings.dataset.scoring.classifies:
         # Such outputs were trained in another unit than that of the targets.
         unit = stored.unit if stored else None

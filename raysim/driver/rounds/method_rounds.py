@@ -216,7 +216,6 @@ def run_round(
     passes: Passes,
     run: RunPass,
     hooks: Sequence[PassHook] = (),
-    frozen: frozenset[str] = frozenset(),
     check: Callable[..., None] = lambda *seen: None,
 ) -> tuple[ServerState, Metrics]:
     """Run the passes of a round; return the next state and metrics.
@@ -227,7 +226,6 @@ def run_round(
         passes: The passes, by `passes_of`.
         run: Runs a pass.
         hooks: Called before each pass, in this order.
-        frozen: Names of the network's frozen parameters, which are not sent.
         check: Checks each pass when it is yielded, and again with its result.
 
     Raises:
@@ -244,7 +242,7 @@ def run_round(
         finally:
             value = error = None
         try:
-            sent = Dispatch.of(pass_, frozen)
+            sent = Dispatch.of(pass_)
             check(sent)
             for hook in hooks:
                 sent = hook(sent)

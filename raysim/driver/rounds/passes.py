@@ -55,7 +55,6 @@ class PassContext:
         named: Returns a client's name for messages.
         weights: Weights of each client [K] from a user's table, or by tokens; None without either.
         stack_size: Clients in a stack; 1 trains them one at a time.
-        frozen: Names of the network's frozen parameters, which are not sent.
         shown_notes: Notes that the user has seen.
     """
 
@@ -70,7 +69,6 @@ class PassContext:
     named: Callable[[int], str] = str
     weights: Weights | None = None
     stack_size: int = 1
-    frozen: frozenset[str] = frozenset()
     shown_notes: set[str] = field(default_factory=set)
 
     def weights_of(self, pass_: Pass, clients: Sequence[int]) -> Weights:
@@ -167,7 +165,7 @@ class RoundRunner:
             if not total.clients:
                 raise self._all_failed(failed[-1])
             sent = total.bytes_up
-            received = int(dispatch.received_bytes(clients, dispatch.frozen).sum())
+            received = int(dispatch.received_bytes(clients).sum())
             if sent:
                 beside = beside_of(context.settings.stages, len(dispatch.asked))
                 sent += len(total.clients) * beside.up

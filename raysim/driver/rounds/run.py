@@ -36,6 +36,7 @@ from raysim.driver.rounds.passes import PassContext, RoundRunner
 from raysim.driver.rounds.rates import rate_figures, rates_of, with_rates
 from raysim.driver.rounds.round_log import RoundLog
 from raysim.driver.rounds.selecting import RoundSelection
+from raysim.driver.start.base import kept_base
 from raysim.driver.start.context import Rounds, RunContext
 from raysim.driver.start.stacking import decide_stack_size
 from raysim.driver.uploads.channel import Channel, by_owner, of_stage, states_of
@@ -44,7 +45,7 @@ from raysim.driver.uploads.dispatch import Dispatch, PassHook
 from raysim.driver.uploads.downlink import Downlink
 from raysim.driver.uploads.order import ORDER
 from raysim.errors import DamagedStateError, MachineError, MovedError
-from raysim.numbers.tensors import Groups, frozen_names
+from raysim.numbers.tensors import Groups
 from raysim.process.exits import with_hint
 from raysim.samples.local_cut import without_cut
 from raysim.storage.client_models import ClientModels
@@ -127,6 +128,8 @@ class Run:
         context, commits = self.context, self.commits
         commits.restore()
         held = without_cut(context.federation.client_indices)
+        kept = kept_base(context.settings, context.network, own_task=context.own_task)
+        context.run_dir.save_base(kept)
         context.run_dir.save_partition(held, context.federation.names)
         if context.federation.preparation:
             context.run_dir.save_preparation(context.federation.preparation)
@@ -218,7 +221,6 @@ class Run:
             named=context.federation.named,
             weights=context.weights,
             stack_size=self.commits.committed.stack_size or 1,
-            frozen=frozen_names(context.network),
         )
 
     @cached_property
@@ -256,9 +258,7 @@ class Run:
         state, metrics = before.state, NO_METRICS
         for attempt in self._attempts(before, begun):
             with noted_if_lost(context.listener.note):
-                state, metrics = run_round(
-                    *attempt, self._passes.frozen, partial(self._check, begun, [])
-                )
+                state, metrics = run_round(*attempt, partial(self._check, begun, []))
                 break
         left.append(given_state(state))
         self._finish_passes(runner, number)

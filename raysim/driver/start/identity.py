@@ -25,12 +25,13 @@ from raysim.api.own_loop import TASK_LOOP
 from raysim.config import Settings
 from raysim.driver.evaluation.weights import weights_file
 from raysim.driver.privacy.accounting import Accounting
+from raysim.driver.start.base import BASE
 from raysim.driver.start.code_digests import NoDigestError, digest_of, digest_of_modules
 from raysim.driver.start.context import RunContext
 from raysim.errors import RunError
 from raysim.federation.federation import Federation, LocalTest
 from raysim.federation.opened import OpenedSamples
-from raysim.numbers.tensors import Tensors
+from raysim.numbers.tensors import Tensors, state_of
 from raysim.numbers.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.samples.arrow import checksum, recorded_checksum
 from raysim.samples.client_indices import ClientIndices, ListedIndices
@@ -98,7 +99,8 @@ def identity_of(
         CODE_OF_SCORING: _of_code(digest_of, federation.scoring, "the scoring"),
         CODE_OF_LOOP: code_of_loop(settings, federation),
         CODE_OF_COMPONENTS: code_of_components(settings),
-        INITIAL_MODEL: tensors_digest(network.state_dict()),
+        INITIAL_MODEL: tensors_digest(state_of(network)),
+        BASE: federation.base,
         REFERENCE: "none" if reference is None else tensors_digest(reference),
         START: "none" if federation.start is None else tensors_digest(federation.start),
         PRIVACY: str(privacy or NO_PRIVACY),

@@ -31,6 +31,7 @@ from raysim.driver.rounds.rates import check_rates, rates_of
 from raysim.driver.rounds.rehearsal import rehearse
 from raysim.driver.rounds.run import Run
 from raysim.driver.rounds.selecting import RoundSelection
+from raysim.driver.start.base import with_base
 from raysim.driver.start.checks.preflight import check_actors, check_space, initial_checkpoint
 from raysim.driver.start.context import CheckedRun, Rounds, RunContext
 from raysim.driver.start.identity import identity_of, not_comparable
@@ -184,6 +185,7 @@ def check_run(
     states = ClientStates(run_dir.states.absolute())
     federation = _with_test_samples(settings, federation, note)
     network, initial = initial_checkpoint(settings, federation)
+    federation = with_base(settings, federation, network, run_dir)
     left, sizes = given_state(initial.state), federation.training_sizes
     federation = federation.with_objective(settings.local).for_network(network)
     parts = RunParts(settings, network, initial, sizes)

@@ -299,7 +299,7 @@ def _replaced(
     """Return the differences that a bad client sends; they take as many bytes."""
     seen = replace(view, generator=partial(_generator, view.generator), state={}, stages={})
     after = _attacked(attack, seen, honest, clients)
-    return after.sums, {"bytes_up": upload.sent_bytes(view.frozen)}
+    return after.sums, {"bytes_up": upload.sent_bytes()}
 
 
 def _attacked(attack: Attack, view: View, honest: Upload, clients: int) -> Upload:

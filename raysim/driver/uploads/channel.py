@@ -217,7 +217,7 @@ def _staged(
         "scalars": {**upload.scalars, **sent.scalars},
         "metrics": {**upload.metrics, **sent.metrics},
         "state": {**upload.state, **sent.state},
-        "bytes_up": sent_bytes(sent.encoded, upload.sent_bytes(view.frozen)),
+        "bytes_up": sent_bytes(sent.encoded, upload.sent_bytes()),
     }
 
 
@@ -225,11 +225,9 @@ def _encode(
     stages: Named, bases: Sequence[tuple[str, str]], view: View, trained: Trained, upload: Upload
 ) -> Upload:
     """Return an unchanged upload with the bytes that the stages declare."""
-    layout = layout_of(
-        upload.sums, dict(bases), view.broadcast, frozen=view.frozen, params=view.params
-    )
+    layout = layout_of(upload.sums, dict(bases), view.broadcast, params=view.params)
     encoded = declared(dict(stages), Encoded.of(layout, view.buffers), view.client)
-    return replace(upload, bytes_up=sent_bytes(encoded, upload.sent_bytes(view.frozen)))
+    return replace(upload, bytes_up=sent_bytes(encoded, upload.sent_bytes()))
 
 
 @dataclass(frozen=True)

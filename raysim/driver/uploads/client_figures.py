@@ -49,14 +49,14 @@ def with_parts(
         client: {**dispatch.personal.get(client, {}), **client_groups}
         for client, client_groups in personal.items()
     }
-    bytes_down = dispatch.received_bytes(dispatch.clients, dispatch.frozen).tolist()
+    bytes_down = dispatch.received_bytes(dispatch.clients).tolist()
     received = dict(zip(dispatch.clients, bytes_down, strict=True))
     riding = replace(
         dispatch,
         rules=replace(dispatch.rules, start=partial(_start, dispatch.rules.start, added)),
         broadcast={**dispatch.broadcast, **groups},
         personal=sent,
-        bytes_down=lambda client: received[client] - nbytes(sent.get(client, {}), dispatch.frozen),
+        bytes_down=lambda client: received[client] - nbytes(sent.get(client, {})),
     )
     return riding.with_step(
         UploadStep(after=partial(_figures, parts), server=partial(_received, keep))
@@ -77,7 +77,7 @@ def _figures(
     """Return the upload with the figures of parts; a part with non-finite figures is left out."""
     figures = {f"{GROUP}{name}": _measured(part, view, trained) for name, part in parts.items()}
     finite = {name: group for name, group in figures.items() if _is_finite(group)}
-    return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes(view.frozen))
+    return replace(upload, rows={**upload.rows, **finite}, bytes_up=upload.sent_bytes())
 
 
 def _is_finite(group: Tensors) -> bool:

@@ -67,19 +67,17 @@ class Dispatch(Pass):
         asked: The clients that begin the pass, even if they are lost before they send anything.
         full_epochs: The epochs before a virtual clock cut some clients' epochs; None if it cut
             none.
-        frozen: Names of the network's frozen parameters, which are not sent.
     """
 
     steps: tuple[UploadStep, ...] = ()
     stored_groups: Bases = field(default_factory=dict)
     asked: Sequence[int] = ()
     full_epochs: LocalWork | Mapping[int, LocalWork] | None = None
-    frozen: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, pass_: Pass, frozen: frozenset[str]) -> Self:
+    def of(cls, pass_: Pass) -> Self:
         """Return a method's pass as a dispatch without steps."""
-        return cls(**_parts(pass_), frozen=frozen, asked=pass_.clients)
+        return cls(**_parts(pass_), asked=pass_.clients)
 
     def with_step(self, step: UploadStep) -> Self:
         """Return the pass with a further step at the end."""
@@ -122,7 +120,7 @@ class Dispatch(Pass):
 
     def differences(self, reduced: Reduced) -> Differences:
         """Return the differences between a result's means and the broadcast."""
-        return Differences.of(reduced.means, self.moved_from, self.broadcast, frozen=self.frozen)
+        return Differences.of(reduced.means, self.moved_from, self.broadcast)
 
     def received(self, reduced: Reduced) -> Reduced:
         """Return the result after the server's parts of the steps."""

@@ -47,8 +47,8 @@ from raysim.numbers.tensors import (
     Layout,
     Tensors,
     flatten,
-    frozen_names,
     nbytes,
+    only,
     parameter_names,
     without,
 )
@@ -97,15 +97,9 @@ class Downlink:
     def _received(self, dispatch: Dispatch, server: Tensors, reduced: Reduced) -> Reduced:
         """Return the result as if clients had started from the server's model."""
         bases = {group: base for group, base in dispatch.moved_from.items() if base == MODEL}
-        differences = Differences.of(
-            reduced.means, bases, dispatch.broadcast, frozen=dispatch.frozen
-        )
+        differences = Differences.of(reduced.means, bases, dispatch.broadcast)
         model = {**dispatch.broadcast[MODEL], **server}
         return replace(reduced, means=differences.moved_to(bases, {MODEL: model}))
-
-    @property
-    def _frozen(self) -> frozenset[str]:
-        return frozen_names(self.network)
 
     def _is_coded(self, pass_: Pass) -> bool:
         """Return whether a pass broadcasts the server's model at the start of the round."""
@@ -122,7 +116,7 @@ class Downlink:
 
     def _send(self, model: Tensors) -> None:
         """Move v towards the model, and count the bytes of the increment."""
-        known, increment = self.state.get(MODEL, {}), nbytes({MODEL: model}, self._frozen)
+        known, increment = self.state.get(MODEL, {}), nbytes({MODEL: model})
         if _layout(known) == _layout(model):
             number = self.before.number
             source = partial(owned_generator, self.settings.seed, "downlink", (number,))
@@ -138,7 +132,7 @@ class Downlink:
     def _beside(self, model: Tensors) -> int:
         """Return the bytes of the model's buffers, which are sent uncoded."""
         parameters = parameter_names(self.network)
-        return nbytes({MODEL: without(model, parameters)}, self._frozen)
+        return nbytes({MODEL: without(model, parameters)})
 
     def _received_bytes(self, pass_: Pass, known: Tensors, client: int) -> int:
         """Return the bytes that a client receives.
@@ -148,10 +142,8 @@ class Downlink:
             known: v.
             client: The client.
         """
-        whole = nbytes({MODEL: known}, self._frozen)
-        coded_bytes = (
-            pass_.bytes_down(client) if pass_.bytes_down else nbytes(pass_.broadcast, self._frozen)
-        )
+        whole = nbytes({MODEL: known})
+        coded_bytes = pass_.bytes_down(client) if pass_.bytes_down else nbytes(pass_.broadcast)
         if coded_bytes < whole:
             return coded_bytes
         counted, last = self.state[BYTES][BYTES], self.before.history.last_round[client]
@@ -196,21 +188,21 @@ def coded(
             f" {min(beside)!r}"
         )
     after = differences.means_with(sent.changes)[MODEL] if differences.changes else dict(model)
-    total = nbytes({MODEL: model}, frozen_names(network))
+    total = nbytes({MODEL: model})
     return after, sent_bytes(sent.encoded, total)
 
 
 def expected_bytes(stages: Stages, model: Tensors, network: nn.Module) -> int:
     """Return the bytes of a model's increment, as the stages declare them."""
-    whole = nbytes({MODEL: model}, frozen_names(network))
+    whole = nbytes({MODEL: model})
     encoded = Encoded.of(_differences(model, model, network).layout, ())
     return min(whole, sent_bytes(declared(stages, encoded, SERVER), whole))
 
 
 def _differences(model: Tensors, known: Tensors, network: nn.Module) -> Differences:
     """Return the differences between a model's parameters and v."""
-    others = model.keys() - parameter_names(network)
-    return Differences.of({MODEL: model}, {MODEL: MODEL}, {MODEL: known}, frozen=others)
+    known = only(known, parameter_names(network))
+    return Differences.of({MODEL: model}, {MODEL: MODEL}, {MODEL: known})
 
 
 def _layout(tensors: Tensors) -> Layout:

@@ -141,14 +141,12 @@ def _in_words(
     bits: int, bases: Sequence[tuple[str, str]], view: View, trained: Trained, upload: Upload
 ) -> Upload:
     """Return an upload that counts masked words for the values that stages leave alone."""
-    left, _ = split_stored(upload, dict(bases), view.broadcast, view.frozen)
+    left, _ = split_stored(upload, dict(bases), view.broadcast)
     passing = {
         name: tensor
         for group, tensors in left.sums.items()
-        for name, tensor in flatten(
-            {group: without(tensors, {*view.frozen, *_whole(tensors)})}
-        ).items()
+        for name, tensor in flatten({group: without(tensors, _whole(tensors))}).items()
     }
     sent = Encoding.of(Layout.of(passing))
     more = replace(sent, bits=bits).nbytes - sent.nbytes
-    return replace(upload, bytes_up=upload.sent_bytes(view.frozen) + more) if more else upload
+    return replace(upload, bytes_up=upload.sent_bytes() + more) if more else upload

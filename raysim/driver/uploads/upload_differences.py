@@ -27,9 +27,7 @@ def send_changed(
         trained: The result of its training.
         upload: Its upload so far.
     """
-    differences = Differences.of(
-        upload.sums, bases, view.broadcast, frozen=view.frozen, params=view.params
-    )
+    differences = Differences.of(upload.sums, bases, view.broadcast, params=view.params)
     if not differences.changes:
         return upload
     difference_upload = Upload(sums=differences.changes, samples=len(trained.samples.y))

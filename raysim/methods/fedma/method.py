@@ -37,7 +37,7 @@ are the layers' numbers of atoms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -53,7 +53,7 @@ from raysim.errors import SettingsError
 from raysim.methods.fedma import neurons
 from raysim.methods.fedma.matching import Beliefs, Matching, match
 from raysim.methods.fedma.neurons import Chain
-from raysim.numbers.tensors import Groups, Tensors, frozen_names, nbytes, state_of
+from raysim.numbers.tensors import Groups, Tensors, nbytes, state_of
 from raysim.user_input.limits import MOST
 
 ATOM_BYTES = 4
@@ -93,6 +93,10 @@ class FedMa(Method):
     # no kept optimizer: its passes train other parameters from round to round
     needs_local: ClassVar[Mapping[str, object]] = {"keep": False}
 
+    def moved(self, model: nn.Module) -> Collection[str]:
+        """Return the names of all frozen parameters, because the server sorts their neurons."""
+        return [name for name, p in model.named_parameters() if not p.requires_grad]
+
     def network(self, model: nn.Module) -> nn.Module:
         """Let LSTMs follow the size of their weights, as other layers do by themselves."""
         for module in model.modules():
@@ -124,7 +128,7 @@ class FedMa(Method):
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train, then match layer after layer, training the later layers in between."""
-        chain, frozen = neurons.chain_of(now.network), frozen_names(now.network)
+        chain = neurons.chain_of(now.network)
         if now.weighting not in ("examples", "uniform"):
             raise SettingsError(
                 f"weighting={now.weighting}: must be examples or uniform with method.name=fedma,"
@@ -142,7 +146,7 @@ class FedMa(Method):
             pass_ = replace(
                 _pass(now, chain, number + 1, reduced.clients, matched),
                 personal={c: {"atoms": {str(number): a.int()}} for c, a in atoms.items()},
-                bytes_down=partial(_constant, nbytes({"model": layer}, frozen)),
+                bytes_down=partial(_constant, nbytes({"model": layer})),
             )
             reduced = yield pass_
         last = [reduced.rows[client] for client in reduced.clients]
@@ -190,10 +194,7 @@ def _first_pass(now: Round, chain: Chain, state: ServerState) -> Pass:
     if "recent" in state.groups:
         recent = frozenset(state.groups["recent"]["clients"].tolist())
     popular = _most_popular(chain, state.groups["members"])
-    frozen = frozen_names(now.network)
-    whole, last = (
-        nbytes({"model": tensors}, frozen) for tensors in (model, _of(model, chain[-1:]))
-    )
+    whole, last = (nbytes({"model": tensors}) for tensors in (model, _of(model, chain[-1:])))
     return replace(
         _pass(now, chain, 0, now.cohort, model),
         personal={client: {"atoms": popular} for client in now.cohort if client not in recent},

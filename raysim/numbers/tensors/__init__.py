@@ -4,6 +4,7 @@ In: tensors of methods and networks. Out: sets, flat buffers and sums, the same 
 Imported by all of raysim; imports only errors.
 """
 
+from raysim.numbers.tensors.base import base_of, is_base, set_base, unset_base
 from raysim.numbers.tensors.normal import standard_normal
 from raysim.numbers.tensors.sets import (
     CPU,
@@ -19,7 +20,6 @@ from raysim.numbers.tensors.sets import (
     clip_factor,
     contiguous,
     flatten,
-    frozen_names,
     inner_products,
     is_finite,
     like,
@@ -46,12 +46,13 @@ __all__ = [
     "aligned",
     "as_real",
     "at_least_float32",
+    "base_of",
     "buffer_names",
     "clip_factor",
     "contiguous",
     "flatten",
-    "frozen_names",
     "inner_products",
+    "is_base",
     "is_finite",
     "like",
     "nbytes",
@@ -61,9 +62,11 @@ __all__ = [
     "number_beside",
     "only",
     "parameter_names",
+    "set_base",
     "standard_normal",
     "state_of",
     "unflatten",
+    "unset_base",
     "without",
     "zeros_like",
 ]

@@ -14,6 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from raysim.numbers.tensors.base import is_base
 from raysim.numbers.tensors.torch_private import foreach_add, foreach_add_, foreach_norm
 
 ALIGNMENT = 64
@@ -41,19 +42,12 @@ def without(tensors: Tensors, names: Collection[str]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name not in names}
 
 
-def nbytes(groups: Groups, frozen: Collection[str] = ()) -> int:
-    """Return the bytes of the tensors of all groups, without frozen ones.
-
-    Args:
-        groups: The groups.
-        frozen: Names of the network's frozen parameters, which are not sent, as clients have them
-            from the start; empty to count all bytes.
-    """
+def nbytes(groups: Groups) -> int:
+    """Return the bytes of the tensors of all groups."""
     return sum(
         tensor.numel() * tensor.element_size()
         for group in groups.values()
-        for name, tensor in group.items()
-        if name not in frozen
+        for tensor in group.values()
     )
 
 
@@ -124,9 +118,12 @@ def clip_factor(length: float, limit: float) -> float:
 
 
 def state_of(network: nn.Module) -> dict[str, Tensor]:
-    """Return the live parameters and buffers of a network, detached, in definition order."""
-    tensors = {name: p.detach() for name, p in network.named_parameters()}
-    return tensors | dict(network.named_buffers())
+    """Return the live parameters and buffers of a network, detached, in definition order.
+
+    Those of its base are left out.
+    """
+    tensors = {n: p.detach() for n, p in network.named_parameters() if not is_base(p)}
+    return tensors | {n: b for n, b in network.named_buffers() if not is_base(b)}
 
 
 def parameter_names(network: nn.Module) -> frozenset[str]:
@@ -134,14 +131,9 @@ def parameter_names(network: nn.Module) -> frozenset[str]:
     return frozenset(name for name, p in network.named_parameters() if p.requires_grad)
 
 
-def frozen_names(network: nn.Module) -> frozenset[str]:
-    """Return the names of a network's frozen parameters."""
-    return frozenset(name for name, p in network.named_parameters() if not p.requires_grad)
-
-
 def buffer_names(network: nn.Module) -> frozenset[str]:
-    """Return the names of a network's buffers."""
-    return frozenset(name for name, _ in network.named_buffers())
+    """Return the names of a network's buffers that are not of its base."""
+    return frozenset(name for name, buffer in network.named_buffers() if not is_base(buffer))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from raysim.federation.federation import Federation
 from raysim.federation.opened import OpenedSamples
 from raysim.numbers.arrays import Integers
 from raysim.numbers.layers import BATCH_NORMS
-from raysim.numbers.tensors import CPU
+from raysim.numbers.tensors import CPU, base_of, is_base, nbytes
 from raysim.training.network import Network
 from raysim.training.stacked.convolution import column_bytes
 
@@ -145,12 +145,13 @@ def stack_bytes(
         hook.remove()
     activations = sum(output.nbytes for _, output in outputs)
     columns = [column_bytes(layer, output) for layer, output in outputs]  # hooked layers take none
-    model = sum(p.numel() * p.element_size() for p in module.parameters())
+    base = nbytes({"base": base_of(module)})
+    model = sum(p.nbytes for p in module.parameters() if not is_base(p))
     data = samples * x.numel() * x.element_size()
     of_sample = ACTIVATION_COPIES * activations + sum(columns) + 2 * max(columns, default=0)
     passing = max(FINISH_COPIES * model, rows * of_sample)
     held = (STEP_COPIES + slots) * model + SAMPLE_COPIES * data + STATE_COPIES * state
-    return StackBytes(UPLOAD_COPIES * model + WORKSPACES, math.ceil(held + passing))
+    return StackBytes(base + UPLOAD_COPIES * model + WORKSPACES, math.ceil(held + passing))
 
 
 def stacks_of(clients: Sequence[int], sizes: Integers, size: int) -> list[tuple[int, ...]]:

@@ -290,7 +290,6 @@ class StackedStep:
             generator=only_in_finish,
             at=self._at,
             gradient=partial(self._gradient, fixed, rng),
-            frozen=self.sequential.network.frozen_names,
             buffers=self.sequential.network.buffer_names,
         )
 

@@ -48,7 +48,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     method = settings.method
     samples = OpenedSamples(federation, CPU)
     samples.check()
-    model = federation.network(settings.seed)
+    model = federation.network(settings.seed, method)
     check_model(model, method, settings.engine.precision)
     if method.staged:
         _check_stages(method, model)

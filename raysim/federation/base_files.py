@@ -1,0 +1,235 @@
+"""Files of networks' bases: one on each node, which its processes map and share.
+
+A base's file is named by the base's digest. The first process of a node that needs it writes it.
+All processes map it privately: they share its pages, and a write would give the writer alone a
+page of its own. `HeldBase` finds such a write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
+
+from raysim.display.units import in_fitting_unit
+from raysim.errors import ChangedInputError, DataError
+from raysim.numbers.given import Given
+from raysim.numbers.tensors import Tensors, base_of
+from raysim.numbers.tensors.digests import bytes_of
+from raysim.numbers.tensors.sets import ALIGNMENT
+
+NO_BASE = "none"
+"""Digest of a network without a base."""
+UNUSED_SECONDS = 30 * 24 * 3600
+"""A file that no process has opened for so long is removed when another one is written."""
+PAGES = Path("/proc/self/pagemap")
+"""Linux's words of 64 bits on each page of this process's memory."""
+PAGE = mmap.PAGESIZE
+IN_MEMORY, OF_A_FILE = np.uint64(0b11 << 62), np.uint64(1 << 61)
+"""Bits of such a word: in memory or swapped out; a file's page, or shared memory."""
+
+
+def base_digest(tensors: Tensors) -> str:
+    """Return the digest of a base, of its tensors' names, types, shapes and values."""
+    if not tensors:
+        return NO_BASE
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {[*tensor.shape]};".encode())
+        digest.update(bytes_of(tensor.detach()).data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class HeldBase:
+    """A network's base in this process, and whether it is as it was.
+
+    Attributes:
+        tensors: The network's tensors, in the order of the file.
+        given: Tells whether one has changed, but through `.data`.
+        file: The file whose mapped memory they are views of; None without one.
+    """
+
+    tensors: Tensors
+    given: Given
+    file: Path | None
+
+    @classmethod
+    def of(cls, network: nn.Module) -> HeldBase:
+        """Return the base of a network as it is now."""
+        tensors = dict(sorted(base_of(network).items()))
+        given = Given({name: {name: tensor} for name, tensor in tensors.items()})
+        return cls(tensors, given, next((t.file for t in tensors.values()), None))
+
+    def check_left(self) -> None:
+        """Check that no tensor was changed, as far as its version tells.
+
+        Raises:
+            ChangedInputError: one was; the message names it.
+        """
+        if changed := self.given.changed():
+            raise _changed(changed[0])
+
+    def check_pages(self) -> None:
+        """Check that this process has written to no page of the file, if the system tells.
+
+        Raises:
+            ChangedInputError: it has; the message names the tensor.
+        """
+        if self.file is None:
+            return
+        first = next(iter(self.tensors.values()))
+        if not first.is_cuda and _has_own_pages(first.untyped_storage()):
+            raise _changed(self._differing(self.file))
+
+    def _differing(self, file: Path) -> str:
+        """Return the name of a tensor that differs from the file."""
+        places = _Places.of(self.tensors)
+        views = places.views(places.mapped(file), self.tensors)
+        for (name, tensor), view in zip(self.tensors.items(), views, strict=True):
+            if not np.array_equal(bytes_of(tensor.detach()), bytes_of(view)):
+                return name
+        return "that clients share"
+
+
+def _changed(name: str) -> ChangedInputError:
+    return ChangedInputError(
+        f"the frozen tensor {name} was changed in place, which all clients share; a module that"
+        " changes it, as BatchNorm does, must be in evaluation mode",
+        "the model",
+    )
+
+
+def share(network: nn.Module, digest: str, folder: Path) -> HeldBase:
+    """Map a network's base from a file of this node, if the network has one; return the base.
+
+    Args:
+        network: The network, on the CPU.
+        digest: Digest of the base, as the driver has it.
+        folder: The folder of such files on this node.
+
+    Raises:
+        DataError: the base of this process differs from the driver's, which no file has; or the
+            file cannot be written.
+    """
+    tensors = dict(sorted(base_of(network).items()))
+    if not tensors:
+        return HeldBase.of(network)
+    path, places = folder / f"{digest}.base", _Places.of(tensors)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"):
+            if not _holds(path, places, tensors, digest):
+                _check_own(tensors, digest)
+                _remove_unused(folder)
+                places.write(path, tensors)
+            mapped = places.mapped(path)
+            os.utime(path)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written: {error.strerror}; RAYSIM_DATA must be a writable folder"
+            f" with space for the model's frozen tensors, {in_fitting_unit(places.size, 'B')}"
+        ) from error
+    for tensor, view in zip(tensors.values(), places.views(mapped, tensors), strict=True):
+        tensor.data, tensor.file = view, path
+    return HeldBase.of(network)
+
+
+def _holds(path: Path, places: _Places, tensors: Tensors, digest: str) -> bool:
+    """Return whether a file holds the base with a digest, whole."""
+    if not path.is_file() or path.stat().st_size != places.size:
+        return False
+    views = places.views(places.mapped(path), tensors)
+    return base_digest(dict(zip(tensors, views, strict=True))) == digest
+
+
+def _check_own(tensors: Tensors, digest: str) -> None:
+    """Check that this process has built the driver's base.
+
+    Raises:
+        DataError: it has not.
+    """
+    if (own := base_digest(tensors)) != digest:
+        raise DataError(
+            f"node {socket.gethostname()}: the model's frozen tensors differ from the driver's"
+            f" (digest {own[:12]}, not {digest[:12]}): all nodes must have the same files of the"
+            " model, and the same versions of packages"
+        )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Places of tensors in a file, each aligned as torch aligns memory.
+
+    Attributes:
+        starts: First byte of each tensor.
+        size: Bytes of the file.
+    """
+
+    starts: tuple[int, ...]
+    size: int
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> _Places:
+        starts, end = [], 0
+        for tensor in tensors.values():
+            starts.append(end)
+            end += -(-max(tensor.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        return cls((*starts,), end)
+
+    def write(self, path: Path, tensors: Tensors) -> None:
+        """Write the tensors to a file, which gets its name when it is whole."""
+        aside = path.with_suffix(f".{os.getpid()}")
+        try:
+            with aside.open("wb") as file:
+                for start, tensor in zip(self.starts, tensors.values(), strict=True):
+                    file.seek(start)
+                    file.write(bytes_of(tensor.detach()).data)
+                file.truncate(self.size)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def mapped(self, path: Path) -> Tensor:
+        """Return the bytes of a file, mapped."""
+        return torch.from_file(str(path), shared=False, size=self.size, dtype=torch.uint8)
+
+    def views(self, mapped: Tensor, tensors: Tensors) -> list[Tensor]:
+        """Return tensors of these shapes and types, as views of the bytes of a file."""
+        return [
+            mapped[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            for start, tensor in zip(self.starts, tensors.values(), strict=True)
+        ]
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the files that no process has opened for long; one that is mapped stays readable."""
+    for path in folder.glob("*.base"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > UNUSED_SECONDS:
+                path.unlink()
+
+
+def _has_own_pages(mapped: torch.UntypedStorage) -> bool:
+    """Return whether this process has written to the memory of a privately mapped file.
+
+    False where the system does not tell.
+    """
+    first, last = mapped.data_ptr() // PAGE, (mapped.data_ptr() + mapped.nbytes() - 1) // PAGE
+    try:
+        with PAGES.open("rb") as file:
+            file.seek(8 * first)
+            words = np.frombuffer(file.read(8 * (last - first + 1)), np.uint64)
+    except OSError:  # not Linux
+        return False
+    return bool(((words & IN_MEMORY != 0) & (words & OF_A_FILE == 0)).any())

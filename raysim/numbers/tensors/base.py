@@ -1,0 +1,130 @@
+"""Base of a network: the frozen tensors that no round changes.
+
+They are the parameters that are frozen when the network is built, and the buffers of modules
+without a trained parameter. They are no part of a model that travels: `state_of` leaves them out.
+Copies of a network share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+
+class BaseParameter(nn.Parameter):
+    """Parameter of a base; a copy of its module has the same one.
+
+    Attributes:
+        file: The file whose mapped memory its values are in; None without one.
+    """
+
+    file: Path | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BaseParameter:
+        return self
+
+
+class BaseBuffer(Tensor):
+    """Buffer of a base; see `BaseParameter`."""
+
+    file: Path | None = None
+
+    # As of a parameter: its operations return plain tensors, and cost no more.
+    __torch_function__ = nn.Parameter.__torch_function__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BaseBuffer:
+        return self
+
+
+def is_base(tensor: object) -> TypeGuard[BaseParameter | BaseBuffer]:
+    """Return whether a tensor belongs to a base."""
+    return isinstance(tensor, BaseParameter | BaseBuffer)
+
+
+def base_of(network: nn.Module) -> dict[str, BaseParameter | BaseBuffer]:
+    """Return the tensors of a network's base, in definition order."""
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    return {name: tensor for name, tensor in tensors if is_base(tensor)}
+
+
+def set_base(network: nn.Module, moved: Collection[str] = ()) -> None:
+    """Make the frozen tensors of a network its base.
+
+    A parameter that shares its memory with a trained one is trained, too.
+
+    Args:
+        network: The network.
+        moved: Names of frozen parameters that a method's server changes, which are no part of it.
+    """
+    parameters = dict(network.named_parameters())
+    trained = {_memory(p) for p in parameters.values() if p.requires_grad}
+    for name, parameter in parameters.items():
+        if name in moved or _memory(parameter) in trained:
+            continue
+        if type(parameter) is nn.Parameter:
+            parameter.__class__ = BaseParameter
+    for buffer in _untrained_buffers(network, trained):
+        if type(buffer) is Tensor:
+            buffer.__class__ = BaseBuffer
+
+
+def unset_base(network: nn.Module) -> None:
+    """Make the tensors of a network's base plain ones again, which copies do not share."""
+    tensor: Any
+    for tensor in base_of(network).values():
+        tensor.__class__ = nn.Parameter if isinstance(tensor, BaseParameter) else Tensor
+
+
+def base_on(network: nn.Module, device: torch.device) -> None:
+    """Move a network's base to a device, in tensors of its own; copies made before keep theirs."""
+    moved: dict[int, Tensor] = {}
+    for module in network.modules():
+        own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        for name, tensor in own:
+            if is_base(tensor) and tensor.device != device:
+                if id(tensor) not in moved:
+                    moved[id(tensor)] = _like(tensor, tensor.detach().to(device))
+                setattr(module, name, moved[id(tensor)])
+
+
+def resting(network: nn.Module) -> list[nn.Module]:
+    """Return the modules that stay in evaluation mode: all of their own tensors are a base's.
+
+    Recurrent modules are not among them: cuDNN has no backward pass for them in evaluation mode.
+    """
+    found = []
+    for module in network.modules():
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if own and all(map(is_base, own)) and not isinstance(module, nn.RNNBase):
+            found.append(module)
+    return found
+
+
+def _like(tensor: Tensor, values: Tensor) -> Tensor:
+    """Return values as a parameter or a buffer of a base, as the tensor is."""
+    if isinstance(tensor, BaseParameter):
+        return BaseParameter(values, requires_grad=False)
+    values.__class__ = BaseBuffer
+    return values
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _untrained_buffers(network: nn.Module, trained: Collection[int]) -> Iterator[Tensor]:
+    """Yield the buffers of modules without a trained parameter, given the memory of these.
+
+    A module without parameters goes by the closest module around it that has some.
+    """
+    untrained: dict[str, bool] = {}  # by a module's name; those around it come first
+    for name, module in network.named_modules():
+        memory = [_memory(parameter) for parameter in module.parameters()]
+        around = untrained.get(name.rpartition(".")[0], False) if name else False
+        untrained[name] = not any(m in trained for m in memory) if memory else around
+        if untrained[name]:
+            yield from module.buffers(recurse=False)

@@ -1,0 +1,311 @@
+"""The base of a network: frozen tensors are in no model that travels, and stay as they are."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import raysim
+import raysim.errors
+from raysim.federation.base_files import base_digest, share
+from raysim.methods.fedavg import FedAvg
+from raysim.numbers.tensors import base_of, set_base
+from raysim.testing.tasks import SmallNet, samples
+from tests.tasks import UNEQUAL, StopAfter, make_settings, make_task, model_of
+
+MOVING = {"head.weight", "head.bias", "hidden.0.weight", "hidden.0.bias"}
+
+
+class Backbone(SmallNet):
+    """A frozen backbone with BatchNorm, with and without parameters, below two trained layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.Linear(12, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.BatchNorm1d(12, affine=False)
+        self.features = nn.Sequential(*layers).requires_grad_(False)
+        for norm in (layers[1], layers[3]):
+            norm.running_mean.uniform_(-1, 1)
+            norm.running_var.uniform_(0.5, 2)
+
+
+def alone(whole: Backbone) -> nn.Module:
+    """Return the trained layers of a network alone."""
+    return nn.Sequential(copy.deepcopy(whole.hidden), copy.deepcopy(whole.head))
+
+
+def featured(task: raysim.Task, network: Backbone) -> raysim.Task:
+    """Return a task on the outputs of a network's backbone, in evaluation mode."""
+    features = copy.deepcopy(network.features).eval()
+
+    def made(pair):
+        return features(torch.as_tensor(pair[0], dtype=torch.float32)), pair[1]
+
+    return raysim.Task(alone(network), [made(c) for c in task.clients], made(task.test))
+
+
+@pytest.mark.parametrize("options", [{}, {"engine.vectorize": 4}], ids=["alone", "stacked"])
+def test_training_on_a_frozen_backbone_is_training_on_its_outputs(tmp_path, options):
+    """So its statistics do not move; unequal clients, partial participation, momentum."""
+    network, task = Backbone(), make_task(UNEQUAL)
+    own = raysim.Task(network, task.clients, task.test)
+    options = {"local.momentum": 0.5, "rounds": 3, **options}
+    found = raysim.run(make_settings(tmp_path / "own", **options), own)
+    expected = raysim.run(make_settings(tmp_path / "features", **options), featured(task, network))
+    assert {*found.params} == MOVING
+    for name, tensor in zip(sorted(found.params), sorted(expected.params), strict=False):
+        del tensor
+        other = name.replace("hidden", "0").replace("head", "1")
+        assert torch.allclose(found.params[name], expected.params[other], atol=1e-6), name
+    assert found.metrics["bytes_up"].equals(expected.metrics["bytes_up"])
+
+
+@pytest.mark.usefixtures("resident_actors")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method.name": "scaffold"},
+        {"method.name": "fedper", "method.own": "head", "keep_clients": True},
+        {"method.name": "fedfusion"},
+        {"aggregation.name": "median", "attack.name": "sign_flip", "attack.fraction": 0.3},
+        {"channel.masks": {}},
+        {"channel.topk.fraction": 0.1, "downlink.int8": {}},
+        {"method.name": "fedbuff", "method.concurrency": 3},
+    ],
+    ids=lambda options: f"{next(iter(options.values())) or next(iter(options))}",
+)
+def test_no_file_of_a_run_but_its_base_has_a_frozen_tensor(tmp_path, options):
+    """And the same bytes inline, on two actors, and interrupted and resumed."""
+    task, options = make_task(UNEQUAL, Backbone), {"checkpoint_every": 1, **options}
+    raysim.run(make_settings(tmp_path / "inline", **options), task)
+    fused = options.get("method.name") == "fedfusion"
+    for path in (tmp_path / "inline").rglob("*.safetensors"):
+        found = [name.replace(".local" * fused, "") for name in load_file(path)]
+        if path.name == "base.safetensors":
+            assert {*found} == {*base_of_built()}
+        else:
+            assert not [name for name in found if name.endswith((*base_of_built(),))], path
+    on_actors = {"engine.backend": "ray", "engine.actors": 2}
+    raysim.run(make_settings(tmp_path / "actors", **options, **on_actors), task)
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "cut", **options), task, StopAfter(1))
+    raysim.resume(tmp_path / "cut", task)
+    assert model_of(tmp_path / "inline") == model_of(tmp_path / "actors")
+    assert model_of(tmp_path / "inline") == model_of(tmp_path / "cut")
+
+
+def base_of_built() -> dict[str, torch.Tensor]:
+    network = Backbone()
+    set_base(network)
+    return {**base_of(network)}
+
+
+def test_a_run_is_loaded_with_the_frozen_tensors_that_it_began_with(tmp_path):
+    """They are drawn when the model is built, otherwise each time."""
+    result = raysim.run(make_settings(tmp_path / "run"), make_task(UNEQUAL, Backbone))
+    x, _ = samples(50, 3)
+    loaded = [raysim.load(result.run_dir, Backbone) for _ in range(2)]
+    first, again = (network(torch.as_tensor(x, dtype=torch.float32)) for network in loaded)
+    assert torch.equal(first, again)
+    base = load_file(tmp_path / "run" / "base.safetensors")
+    assert all(torch.equal(loaded[0].state_dict()[name], base[name]) for name in base)
+    copied = copy.deepcopy(loaded[0])  # a plain module again
+    with torch.no_grad():
+        copied.features[0].weight.zero_()
+    assert loaded[0].features[0].weight.any()
+
+
+@pytest.mark.parametrize("action", ["load", "resume"])
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda path: path.write_bytes(b"none"), r"base.safetensors: cannot be read"),
+        (
+            lambda path: save_file(
+                {n: t + (n == "features.0.bias") for n, t in load_file(path).items()}, path
+            ),
+            r"frozen tensors",
+        ),
+        (lambda path: save_file({"other": torch.zeros(2)}, path), r"holds other \[2\], which is"),
+    ],
+    ids=["damaged", "changed", "another"],
+)
+def test_a_changed_base_is_refused_in_a_line(tmp_path, action, damage, line):
+    task = make_task(UNEQUAL, Backbone)
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "run", checkpoint_every=1), task, StopAfter(1))
+    damage(tmp_path / "run" / "base.safetensors")
+    with pytest.raises(raysim.RunError, match=line):
+        if action == "load":
+            raysim.load(tmp_path / "run", Backbone)
+        else:
+            raysim.resume(tmp_path / "run", task)
+
+
+def test_a_start_with_another_base_is_refused(tmp_path):
+    task = make_task(UNEQUAL, Backbone)
+    first = str(raysim.run(make_settings(tmp_path / "first"), task).run_dir)
+    with pytest.raises(raysim.SettingsError, match=r"^start_from=.*first: its run has other froz"):
+        raysim.run(make_settings(tmp_path / "other", seed=5, start_from=first), task)
+    alike = raysim.run(make_settings(tmp_path / "alike", rounds=1, start_from=first), task)
+    assert {*alike.params} == MOVING
+
+
+class Moving(FedAvg):
+    """Its server moves a frozen weight, which clients then have."""
+
+    def moved(self, model: nn.Module) -> Collection[str]:
+        return ["features.0.weight"]
+
+    def rules(self) -> raysim.Rules:
+        return raysim.Rules(finish=_send_trained)
+
+    def server_update(self, now, state, reduced):
+        model = {**state.groups["model"], **reduced.means["model"]}
+        return state.replace(model={**model, "features.0.weight": model["features.0.weight"] + 1})
+
+
+def _send_trained(view, trained):
+    return raysim.Upload(sums={"model": {name: view.params[name] for name in view.trainable}})
+
+
+def test_a_server_that_moves_a_frozen_weight_sends_it(tmp_path):
+    """It is in the model, and counted down; a client that has another one computes other values."""
+    task, options = make_task(UNEQUAL, Backbone), {"rounds": 3, "fraction": 1.0}
+    plain = raysim.run(make_settings(tmp_path / "plain", **options), task)
+    name = "tests.driver.test_base:Moving"
+    moving = raysim.run(make_settings(tmp_path / "moved", **options, **{"method.name": name}), task)
+    weight = moving.params["features.0.weight"]
+    assert {*moving.params} == MOVING | {"features.0.weight"}
+    more = [
+        a - b
+        for a, b in zip(
+            moving.metrics["bytes_down"].to_pylist(),
+            plain.metrics["bytes_down"].to_pylist(),
+            strict=True,
+        )
+    ]
+    assert more == [weight.nbytes * len(UNEQUAL)] * 3
+    assert moving.metrics["bytes_up"].equals(plain.metrics["bytes_up"])
+    losses = [run.metrics["train_loss"].to_pylist() for run in (plain, moving)]
+    assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
+
+
+class Wrong(Moving):
+    def moved(self, model: nn.Module) -> Collection[str]:
+        return ["head.weight"]
+
+
+def test_only_frozen_parameters_can_be_moved(tmp_path):
+    options = {"method.name": "tests.driver.test_base:Wrong"}
+    with pytest.raises(raysim.SettingsError, match="names of the model's frozen parameters"):
+        raysim.run(make_settings(tmp_path / "run", **options), make_task(UNEQUAL, Backbone))
+
+
+class Counting(Backbone):
+    """Changes a frozen tensor in its forward, in place or by another way."""
+
+    way = "in place"
+
+    def forward(self, x):
+        with torch.no_grad():
+            weight = self.features[0].weight
+            if self.training and self.way == "in place":
+                weight.add_(1)
+            if self.training and self.way == "data":
+                weight.data[0, 0] += 1
+            if self.training and self.way == "rebound":
+                self.features[1].running_mean = self.features[1].running_mean + 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("way", ["in place", "data", "rebound"])
+def test_a_write_to_the_base_is_refused(tmp_path, way, monkeypatch):
+    monkeypatch.setattr(Counting, "way", way)
+    line = {
+        "rebound": "assigns the buffer features.1.running_mean, which must stay",
+    }.get(way, r"^the model: the frozen tensor features.0.weight was changed in place")
+    with pytest.raises(raysim.RaysimError, match=line):
+        raysim.run(make_settings(tmp_path / "run"), make_task(UNEQUAL, Counting))
+
+
+class Tied(SmallNet):
+    """A frozen name of the memory of a trained weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Parameter(self.head.weight.detach(), requires_grad=False)
+        self.scale = nn.Parameter(torch.ones(3), requires_grad=False)
+
+
+def test_a_frozen_name_of_a_trained_tensor_is_trained():
+    network = Tied()
+    set_base(network)
+    assert {*base_of(network)} == {"scale"}
+
+
+def large() -> nn.Module:
+    torch.manual_seed(1)
+    network = nn.Sequential(nn.Linear(1024, 4096, bias=False).requires_grad_(False))
+    network.append(nn.Linear(4096, 2))
+    set_base(network)
+    return network
+
+
+def private_bytes(folder: Path, sender) -> None:
+    """Send the kilobytes that a shared base adds to this process's own memory."""
+    network = large()
+    digest = base_digest(base_of(network))
+    share(network, digest, folder)
+    copies = [copy.deepcopy(network) for _ in range(3)]
+    total = sum(float(each[0].weight.sum()) for each in copies)
+    own = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            is_base = line.endswith(f"{digest}.base")
+        elif is_base and line.startswith("Anonymous:"):  # written to since it was mapped
+            own += int(line.split()[1])
+    sender.send((own, total))
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells the pages")
+def test_processes_and_copies_share_one_file(tmp_path):
+    context = multiprocessing.get_context("fork")
+    found = []
+    for _ in range(2):
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=private_bytes, args=(tmp_path, sender))
+        process.start()
+        found.append(receiver.recv())
+        process.join()
+    assert found[0] == found[1] and found[0][0] == 0
+    assert [path.suffix for path in tmp_path.iterdir() if path.name != ".lock"] == [".base"]
+
+
+def test_a_damaged_file_is_written_again_and_another_base_is_refused(tmp_path):
+    network = large()
+    digest = base_digest(base_of(network))
+    path = tmp_path / f"{digest}.base"
+    path.write_bytes(bytes(1024 * 4096 * 4))
+    before = network[0].weight.detach().clone()
+    share(network, digest, tmp_path)
+    assert torch.equal(network[0].weight, before) and path.read_bytes()[:4] != bytes(4)
+    other = large()
+    with torch.no_grad():
+        other[0].weight.add_(1)
+    share(other, digest, tmp_path)  # the file has the driver's base
+    assert torch.equal(other[0].weight, before)
+    path.unlink()
+    with torch.no_grad():
+        other[0].weight = nn.Parameter(before + 1, requires_grad=False)
+        set_base(other)
+    with pytest.raises(
+        raysim.errors.DataError, match=r"^node .*: the model's frozen tensors differ"
+    ):
+        share(other, digest, tmp_path)
