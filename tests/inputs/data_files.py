@@ -16,6 +16,7 @@ import pyarrow as pa
 from PIL import Image
 
 from tests.inputs.case import Case, run
+from tests.texts import write_tokenizer
 
 HEADER = b"site,a,b,y\n"
 ROWS = b"".join(b"%c,%d,%d,%d\n" % (97 + i % 2, i, i * i, i % 2) for i in range(20))
@@ -86,6 +87,10 @@ def lying_about_its_size() -> bytes:
 FILES: dict[str, bytes] = {
     "good.csv": HEADER + ROWS,
     "rows/other.csv": HEADER + ROWS,
+    "texts.csv": b"body,none,empty,a,y\n"
+    + b"".join(
+        b"we meet at noon,%s,,3,%d\n" % (b"lunch" if i % 5 else b"", i % 2) for i in range(10)
+    ),
     "empty.csv": b"",
     "blank.csv": b"\n\n",
     "header.csv": HEADER,
@@ -179,6 +184,8 @@ def write(folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+    write_tokenizer(folder / "words", ends=False)
+    write_tokenizer(folder / "failing", chat_template="{{ raise_exception('no system') }}")
     (folder / "bomb.npz").write_bytes(bomb())  # here, as it takes half a second
     dates = pa.table({"a": pa.array([0, 1], pa.timestamp("s")), "y": [0, 1]})
     path = str(folder / "dates.arrow")
@@ -217,6 +224,12 @@ def case(name: str, *overrides: str, says: tuple[str, ...], dataset: str = "file
     return run(*given, "model.name=linear", says=says)
 
 
+def text(name: str, *overrides: str, says: tuple[str, ...]) -> Case:
+    """Return the case of a table of texts, with a tokeniser and a target unless it says others."""
+    return case(name, TOKENS + "words", Y, *overrides, says=says)
+
+
+TOKENS = "dataset.tokenizer=KIT/files/"
 Y = "dataset.target=y"
 PART = "dataset.split=part"
 CASES = [
@@ -359,4 +372,44 @@ CASES = [
     case("saved", dataset="huggingface", says=("state.json: '../good.csv' must be a file",)),
     case("empty-state", dataset="huggingface", says=("state.json: must hold an object",)),
     case("good.csv", dataset="huggingface", says=("has no state.json",)),
+    text("texts.csv", "dataset.text=bodi", says=("dataset.text='bodi': no such column", "'body'")),
+    text("texts.csv", "dataset.text=none", says=("column 'none': ", "2 values are missing")),
+    text("texts.csv", "dataset.text=a", says=("dataset.text='a': holds numbers alone",)),
+    text("texts.csv", "dataset.text=[]", says=("dataset.text=[]: ", "string")),
+    text(
+        "texts.csv",
+        "dataset.text=empty",
+        says=("dataset.text='empty': has no text: all cells are empty",),
+    ),
+    text("texts.csv", "dataset.text=body", "dataset.length=1", says=("dataset.length=1: ",)),
+    text("texts.csv", "dataset.text=body", "dataset.standardise=true", says=("only input",)),
+    text("texts.csv", "dataset.text=body", "dataset.task=regression", says=("task=regression",)),
+    text("texts.csv", "dataset.prompt=body", says=("prompt='body': needs dataset.answer, too",)),
+    text("texts.csv", "dataset.answer=body", says=("answer='body': needs dataset.prompt, too",)),
+    text("texts.csv", "dataset.text=body", TOKENS + "absent", says=("absent: no such folder",)),
+    text("texts.csv", "dataset.text=body", TOKENS + "leaf", says=("leaf: has no config.json",)),
+    text(
+        "texts.csv",
+        "dataset.text=body",
+        "dataset.tokenizer=",
+        says=("dataset.tokenizer", "one character"),
+    ),
+    case("texts.csv", Y, "dataset.text=body", says=("text='body': needs a tokeniser",)),
+    text(
+        "texts.csv",
+        *("dataset.prompt=body", "dataset.answer=empty", "dataset.target=none"),
+        says=("dataset.prompt='body': has no text: all cells are empty",),
+    ),
+    text(
+        "texts.csv",
+        *("dataset.prompt=body", "dataset.answer=a", "dataset.target=none"),
+        "dataset.length=2",
+        says=("dataset.prompt='body': the text in row 1 fills dataset.length=2, as 10 do",),
+    ),
+    text(
+        "texts.csv",
+        *("dataset.prompt=body", "dataset.answer=a", "dataset.target=none"),
+        TOKENS + "failing",
+        says=("failing: its chat template fails: TemplateError: no system",),
+    ),
 ]

@@ -11,18 +11,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from raysim.api.components import cause
 from raysim.api.scoring import NO_TOKEN
 from raysim.errors import DataError, SettingsError
 from raysim.numbers.arrays import Array
 from raysim.samples.data import Dataset, Model
-from raysim.workloads.models.pretrained.folders import folder_of
+from raysim.workloads.models.pretrained.folders import absolute, configuration, folder_of
 from raysim.workloads.models.pretrained.tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ Ids = Sequence[int]
 class TextDataset(Dataset):
     """Base of datasets whose inputs may be texts."""
 
-    tokenizer: str | None = Field(
+    tokenizer: Annotated[str, AfterValidator(partial(absolute, setting=SETTING))] | None = Field(
         default=None, description="folder of the tokeniser of texts; none: the model's"
     )
     length: int = Field(
@@ -68,9 +68,18 @@ class TextDataset(Dataset):
         return ""
 
     def for_model(self, model: Model) -> Self:
-        """Return the dataset of a run with this model: its tokeniser is the default."""
-        follows = self.text_setting and self.tokenizer is None
-        return self.model_copy(update={"tokenizer": model.tokenizer}) if follows else self
+        """Return the dataset of a run with this model: its tokeniser is the default.
+
+        Raises:
+            SettingsError: there is no such folder.
+            DataError: the tokeniser has more tokens than the model embeds.
+        """
+        if not self.text_setting or model.tokenizer is None:
+            return self
+        if self.tokenizer is None:
+            return self.model_copy(update={"tokenizer": model.tokenizer})
+        _check_fit(self.tokenizer, model.tokenizer)
+        return self
 
     def as_text(self, tokens: Array, *, to_end: bool = False) -> Sequence[str]:
         """Return rows of tokens [n, T] as texts; to their ends, without the marks of a chat."""
@@ -199,6 +208,27 @@ class Tokeniser:
             raise DataError(
                 f"{SETTING}={self.name}: its chat template fails: {cause(error)}"
             ) from error
+
+
+@lru_cache
+def _check_fit(tokenizer: str, model: str) -> None:
+    """Check that a model embeds all tokens of a tokeniser.
+
+    Args:
+        tokenizer: The tokeniser's folder, as settings name it.
+        model: The model's.
+
+    Raises:
+        SettingsError: there is no such folder, or the library is not installed.
+        DataError: the tokeniser has more tokens, or cannot be read.
+    """
+    rows = configuration(folder_of(model), f"model.path={model}").get("vocab_size")
+    tokens = len(tokenizer_of(tokenizer, SETTING)) if tokenizer != model else 0
+    if isinstance(rows, int) and tokens > rows:
+        raise DataError(
+            f"{SETTING}={tokenizer}: has {tokens} tokens, but model.path={model} embeds {rows};"
+            " leave it out, or take a tokeniser that fits"
+        )
 
 
 def padded(flat: Array, lengths: Array, width: int) -> Array:

@@ -22,7 +22,7 @@ NAMED = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-def absolute(path: str) -> str:
+def absolute(path: str, setting: str = "model.path") -> str:
     """Return a path with an absolute folder, as workers have other working directories.
 
     Names of packs and of networks on the hub stay as they are.
@@ -33,7 +33,7 @@ def absolute(path: str) -> str:
     name, _, commit = path.partition("@")
     if path in PACKS or (commit and NAMED.fullmatch(name)):
         return path
-    return str(user_path(path, "model.path").absolute())
+    return str(user_path(path, setting).absolute())
 
 
 def folder_of(path: str, setting: str = "model.path") -> Path:

@@ -11,7 +11,7 @@ import pytest
 import raysim
 from raysim.errors import DataError
 from raysim.federation.prepared import notes_of, prepared
-from tests.texts import numbers, write_tokenizer
+from tests.texts import BagOfTokens, numbers, write_tokenizer
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read
 
@@ -220,3 +220,12 @@ def test_new_texts_are_predicted_with_the_tokens_of_training(run_dir, table, tok
     write_tokenizer(tokenizer, ends=False)
     with pytest.raises(DataError, match="is another tokeniser than the run's"):
         raysim.predict(run_dir, table.parent / "new.parquet")
+
+
+def test_a_tokeniser_of_more_tokens_than_the_model_embeds(table, tokenizer):
+    small = write_tokenizer(table.parent / "small")
+    (small / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 20}))
+    data, model = dataset(table, **fields(tokenizer)), BagOfTokens(path=str(small))
+    with pytest.raises(DataError, match=r"tokenizer: has 21 tokens, but model\.path=.* embeds 20"):
+        data.for_model(model)
+    assert data.for_model(BagOfTokens(path=str(tokenizer))) is data
