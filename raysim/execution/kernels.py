@@ -28,7 +28,8 @@ def check_kernels(trainer: SequentialTrainer, samples: Batch) -> None:
     """
     before = trainer.rng_state()
     try:
-        network = Network(copy.deepcopy(trainer.network.module)).train()
+        network = Network(copy.deepcopy(trainer.network.module))
+        network.train_only(None)  # copies share the base, whose statistics stay as they are
         with trainer.autocast():
             outputs = network(samples.x)
         loss = samples.loss(outputs.in_float32().logits)

@@ -114,9 +114,9 @@ class MovesBase(Adapted):
 
     real: ClassVar[bool] = True
 
-    def moved(self, network: nn.Module) -> frozenset[str]:
+    def moved(self, model: nn.Module) -> frozenset[str]:
         """Return the names of the weights that have adapters."""
-        return frozenset(adapter.weight for adapter in adapters_of(network))
+        return frozenset(adapter.weight for adapter in adapters_of(model))
 
     def init(self, network: nn.Module) -> ServerState:
         """Start from the network as it was built.

@@ -82,13 +82,7 @@ def counted(out, model, sizes=(8,) * 6, **options):
     return result.metrics.select(names).to_pylist(), result
 
 
-OTHERWISE = {"feddpa", "fedex_lora", "flexlora", "flora", "hetlora"}
-"""Methods of which `tests/methods/test_adapters.py` counts the bytes."""
-
-
-@pytest.mark.parametrize(
-    "method", [*sorted({*METHODS} - OTHERWISE), "tests.driver.test_frozen_bytes:Deltas"]
-)
+@pytest.mark.parametrize("method", [*METHODS, "tests.driver.test_frozen_bytes:Deltas"])
 def test_a_frozen_layer_adds_no_bytes(tmp_path, method):
     own = {"method.name": method, **SETTINGS.get(method, {})}
     plain, _ = counted(tmp_path / "plain", Plain, **own)

@@ -309,8 +309,7 @@ def test_the_same_as_fedit(tmp_path, method, stacked):
     )
     for name in FACTORS + HEAD:
         assert torch.equal(plain.params[name], other.params[name])
-    bytes_ = ("bytes_up", "bytes_down") if method != "feddpa" else ()
-    for column in ("client_accuracy_mean", "test_loss", *bytes_):
+    for column in ("client_accuracy_mean", "test_loss", "bytes_up", "bytes_down"):
         assert plain.metrics[column].to_pylist() == other.metrics[column].to_pylist()
 
 
@@ -564,3 +563,46 @@ class Square(SmallNet):
     def __init__(self):
         super().__init__(width=12)
         self.hidden = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU())
+
+
+HEAD_BYTES, ROW, BASE_BYTES = 4 * (3 * 10 + 3), 4 * (12 + 16 + 16 + 10), 4 * (16 * 12 + 10 * 16)
+"""Of the head, of a row of A with its column of B in both layers, and of both weights."""
+
+
+def sent_and_received(method, number, rank, missed):
+    """Bytes up and down of a client of a rank, in a round from 0."""
+    whole = HEAD_BYTES + RANK * ROW
+    halves = [4 * RANK * (16 + 10), 4 * RANK * (12 + 16)]
+    return {
+        "feddpa": (whole, whole),
+        "fedex_lora": (whole, whole + (BASE_BYTES if number else 0)),
+        "flexlora": (HEAD_BYTES + rank * ROW, HEAD_BYTES + rank * ROW + 4),
+        "flora": (HEAD_BYTES + rank * ROW, HEAD_BYTES + min(missed * ROW, BASE_BYTES) + 4),
+        "hetlora": (HEAD_BYTES + rank * ROW + 4, HEAD_BYTES + rank * ROW + 4),
+        "rolora": (HEAD_BYTES + halves[number % 2], whole),
+    }[method]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bytes_are_those_of_what_is_sent(tmp_path, method):
+    has_ranks = method in ("flexlora", "flora", "hetlora")
+    given = {"method.name": method, "rounds": 5, "fraction": 0.4, "checkpoint_every": 9}
+    given |= {"method.ranks": [*RANKS]} if has_ranks else {}
+    result = raysim.run(make_settings(tmp_path / "run", **given), make_task(SIZES, MODEL))
+    clients = pq.read_table(tmp_path / "run/clients.parquet").to_pylist()
+    ranks, at, total, seen = {k: RANKS[k % 3] for k in range(5)}, {}, 0, []
+    for number, row in enumerate(result.metrics.to_pylist()):
+        rows = [r for r in clients if r["round"] == number + 1 and r["pass"] == 0]
+        up = down = 0
+        for r in rows:
+            client, rank = r["client"], ranks[r["client"]]
+            if method == "hetlora":
+                ranks[client] = r["rank"]
+            missed = total - at.get(client, 0)
+            seen.append(missed * ROW)
+            both = sent_and_received(method, number, rank, missed)
+            up, down, at[client] = up + both[0], down + both[1], total
+        assert (row["bytes_up"], row["bytes_down"]) == (up, down)
+        total += sum(ranks[r["client"]] for r in rows)
+    assert min(seen) == 0 and any(0 < bytes_ < BASE_BYTES for bytes_ in seen)
+    assert method != "flora" or max(seen) > BASE_BYTES

@@ -105,7 +105,8 @@ def guessing_note(
 def _loss_before(federation: Federation, network: nn.Module, seed: int) -> float:
     """Return the loss of an untrained network on test samples, in training mode."""
     samples, count = OpenedSamples(federation, torch.device("cpu")), len(federation.test_targets)
-    copied = Network(copy.deepcopy(network)).train()
+    copied = Network(copy.deepcopy(network))
+    copied.train_only(None)  # copies share the base, whose statistics stay as they are
     losses = list[Tensor]()
     with seeded(seed, "advice"), torch.no_grad():
         for start in range(0, count, max(count // BLOCKS, BLOCK)):
