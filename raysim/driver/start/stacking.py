@@ -75,6 +75,10 @@ def decide_stack_size(
     return 1
 
 
+PARTS = 2
+"""Samples of a batch that is tried whole and in parts, fewer than a part of large batches has."""
+
+
 class TrialRound:
     """Trial round on few clients and samples in this process; its result is dropped."""
 
@@ -193,7 +197,7 @@ class PartsCheck(TrialRound):
         upload, _ = training.run()
         # After the steps, as many a penalty is 0 before them; without draws.
         self._sequential.network.eval()
-        if not training.agrees_in_parts(job.data.part(0, FEW_SAMPLES)):
+        if not training.agrees_in_parts(job.data.part(0, PARTS)):
             raise SettingsError("the model or a rule of the method looks at all samples of a batch")
         return upload
 
