@@ -19,8 +19,10 @@ from raysim.errors import RaysimError
 from raysim.methods.flora import merged
 from raysim.numbers.adapters import adapters_of
 from raysim.numbers.seeds import seeded
+from raysim.training.stacked.stack_size import unsupported_reason
 from raysim.workloads.models.pretrained import extra
 from raysim.workloads.models.pretrained.model import HuggingFace
+from raysim.workloads.models.pretrained.network import attention_mask
 from tests.methods.common import newest_states
 from tests.methods.test_adapters import METHODS as ADAPTER_METHODS
 from tests.pretrained import SIZES, save_network
@@ -87,6 +89,9 @@ def test_outputs_are_those_of_transformers_until_adapters_are_trained(name, tmp_
         expected, outputs = own(**given).logits, network(ROWS)
     counted = (ROWS >= 0) if kind == "CausalLM" else slice(None)
     torch.testing.assert_close(outputs[counted], expected[counted], rtol=1e-5, atol=3e-6)
+    frozen = {of for of, p in network.named_parameters() if not p.requires_grad}
+    beside = {of for of in frozen if f".{own.base_model_prefix}." not in of}
+    assert beside <= ({"head.0.weight"} if kind == "CausalLM" else set())
     with torch.no_grad():
         for of, parameter in trained(network).items():
             parameter.add_(1.0 if "lora_B" in of else 0.0)
@@ -130,6 +135,14 @@ def test_clients_are_stacked_over_one_base(folders, name, fields):
         if "dtype" not in fields:  # sums of a bfloat16 base differ in their last bits
             for of, gradient in gradients.items():
                 near(stacked[0][of][client], gradient, rtol=1e-4)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_token_attends_to_one(causal):
+    present = torch.tensor([[True, True, False], [False, False, False]])
+    mask = attention_mask(present, causal=causal)
+    assert mask.dim() == 4 and mask.any(-1).all()
+    assert not mask[0, 0, :, 2].any()  # nor to padding
 
 
 def test_rows_without_a_token_stay_finite(folders):
@@ -230,6 +243,7 @@ def test_checkpointed_activations_change_no_gradient(folders):
     gradients = []
     for on in (False, True):
         network = built(folders["llama"], checkpointing=on)
+        assert ("checkpoints activations" in (unsupported_reason(network) or "")) is on
         network(ROWS).square().sum().backward()
         gradients.append({name: p.grad for name, p in trained(network).items()})
     for name, gradient in gradients[0].items():
@@ -270,9 +284,12 @@ def changed(source: Path, target: Path, **values: Any) -> Path:
     return target
 
 
+MPNET = {"model_type": "mpnet", "architectures": ["MPNetModel"]}
 FILES: dict[str, tuple[dict[str, Any], str]] = {
     "quantised": ({"quantization_config": {"load_in_4bit": True}}, "its weights are quantised"),
     "code": ({"auto_map": {"AutoModel": "modeling.Net"}}, "needs code of its own, which is never"),
+    "attention": (MPNET, "transformers has its attention without scaled_dot_product_attention"),
+    "capped": ({"final_logit_softcapping": 30.0}, "caps logits .final_logit_softcapping."),
     "unknown": ({"model_type": "abacus"}, "cannot be read: .*abacus"),
     "both": ({"is_encoder_decoder": True}, "is an encoder with a decoder"),
     "width": ({"intermediate_size": 50}, "its weights are not of its config.json: bert.encoder"),

@@ -94,8 +94,8 @@ def _loaded(
     except Exception as error:  # transformers, and files, may raise anything
         if "scaled_dot_product_attention" in str(error):
             raise DataError(
-                f"{origin}: transformers has its attention without masks that are prepared"
-                " (scaled_dot_product_attention), which are needed"
+                f"{origin}: transformers has its attention without scaled_dot_product_attention,"
+                " which is needed"
             ) from error
         raise DataError(f"{origin}: cannot be read: {cause(error)}") from error
     other = {name for name, *_ in told["mismatched_keys"]}
