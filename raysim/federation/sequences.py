@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from raysim.api.rules import padded_length
-from raysim.api.scoring import IGNORED, NO_TOKEN
+from raysim.api.scoring import IGNORED, NO_TOKEN, Scoring
 from raysim.errors import DataError
 from raysim.federation.samples import as_array, parts_of
 from raysim.numbers.arrays import Array, Integers
@@ -43,14 +43,15 @@ def _lengths(x: Array) -> Integers:
     return np.where(filled.any(1), lengths, 0)
 
 
-def padded(sets: Mapping[str, Any], *, shifted: bool) -> dict[str, tuple[Array, Any]]:
+def padded(sets: Mapping[str, Any], scoring: Scoring) -> dict[str, tuple[Array, Any]]:
     """Return sets of sequences as arrays of one shape, with their targets.
 
-    Targets with one value for each position are padded with IGNORED; others stay.
+    Targets with one value for each position are padded with IGNORED; others stay. Targets that are
+    None are the next tokens, unless they must be class numbers.
 
     Args:
         sets: Inputs and targets of each set, by its name in errors, as `read_pair` takes them.
-        shifted: Whether targets that are None are the next tokens.
+        scoring: The task's scoring; it may have targets with columns after those of positions.
 
     Raises:
         DataError: the inputs are no sequences of one kind.
@@ -69,16 +70,17 @@ def padded(sets: Mapping[str, Any], *, shifted: bool) -> dict[str, tuple[Array, 
             )
     length = padded_length(np.array([len(each) for _, _, each in every]))
     targets = {name: y for name, (_, y) in parts.items()}
-    if shifted and first.ndim == 1:
+    more = scoring.columns_after_tokens or 0
+    if not (scoring.classifies or more) and first.ndim == 1:
         targets = {n: _next(inputs[n]) if y is None else y for n, y in targets.items()}
-    kinds = {name: _by_position(inputs[name], y) for name, y in targets.items()}
+    kinds = {name: _by_position(inputs[name], y, more) for name, y in targets.items()}
     if by_position := [name for name, is_so in kinds.items() if is_so]:
         if others := [name for name, is_so in kinds.items() if not is_so]:
             raise DataError(
                 f"{others[0]}: targets must be one whole number for each position, as those of"
                 f" {by_position[0]} are"
             )
-        targets = {n: _filled(map(as_array, y), length, IGNORED) for n, y in targets.items()}
+        targets = {name: _targets(y, length, more) for name, y in targets.items()}
     return {name: (_stacked(x, length, first), targets[name]) for name, x in inputs.items()}
 
 
@@ -89,7 +91,10 @@ def _sequences(name: str, x: Any) -> list[Array]:
         DataError: a sample is none.
     """
     if isinstance(x, Mapping | tuple):
-        raise DataError(f"{name}: Task.sequences=True takes one input, a list of sequences")
+        raise DataError(
+            f"{name}: Task.sequences=True takes one input, a list of sequences; this is a"
+            f" {type(x).__name__}"
+        )
     sequences = []
     for row, each in enumerate(x):
         try:
@@ -116,8 +121,8 @@ def _next(sequences: Sequence[Array]) -> list[Array]:
     return [np.where(each == NO_TOKEN, IGNORED, each) for each in shifted]
 
 
-def _by_position(sequences: Sequence[Array], targets: Any) -> bool:
-    """Return whether targets are whole numbers, one for each position."""
+def _by_position(sequences: Sequence[Array], targets: Any, more: int) -> bool:
+    """Return whether targets are whole numbers, one for each position, and so many more."""
     if targets is None or len(targets) != len(sequences):
         return False
     try:
@@ -125,7 +130,15 @@ def _by_position(sequences: Sequence[Array], targets: Any) -> bool:
     except (ValueError, TypeError, RuntimeError):
         return False
     pairs = zip(values, sequences, strict=True)
-    return all(v.shape == (len(each),) and v.dtype.kind in "iu" for v, each in pairs)
+    return all(v.shape == (len(each) + more,) and v.dtype.kind in "iu" for v, each in pairs)
+
+
+def _targets(targets: Any, length: int, more: int) -> Integers:
+    """Return targets by position [N, T], with `more` columns after them."""
+    rows = [as_array(each) for each in targets]
+    tokens = _filled([each[: len(each) - more] for each in rows], length, IGNORED)
+    after = [each[len(each) - more :] for each in rows]
+    return np.concatenate([tokens, np.array(after, np.int64).reshape(len(rows), more)], axis=1)
 
 
 def _filled(values: Any, length: int, filling: int) -> Integers:

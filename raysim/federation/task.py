@@ -248,7 +248,7 @@ def _sets_given(
     given: dict[str, Any] = dict(zip(names, task.clients, strict=True))
     given |= {} if task.test is None else {"Task.test": task.test}
     given |= {name: task.client_tests[number] for number, name in own_tests.items()}
-    return padded(given, shifted=not task.scoring.classifies) if task.sequences else given
+    return padded(given, task.scoring) if task.sequences else given
 
 
 def _functions(task: Task) -> dict[str, Any]:

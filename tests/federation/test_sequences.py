@@ -113,6 +113,26 @@ def test_none_as_targets_are_the_next_tokens():
     assert train.y[1, :4].tolist() == [5, IGNORED, IGNORED, IGNORED]
 
 
+def test_the_likeliest_answer_of_a_run(tmp_path):
+    """The table has learnt that 1 follows 0, so that of two answers the one with 0, 1 is chosen."""
+    good, bad = [0, 1, 0, 1], [0, 2, 3]
+
+    def answer(tokens, question, is_right):
+        return tokens[:-1], [*tokens[1:], question, is_right]
+
+    learnt = [answer(good, -1, 1), answer(bad, -1, 0)]
+    asked = [answer(bad, 4, 0), answer(good, 4, 1), answer(bad, 9, 1), answer(good, 9, 0)]
+    client, test = ([*map(list, zip(*rows, strict=True))] for rows in (learnt, asked))
+    task = raysim.Task(Bigrams, [client], test, raysim.multiple_choice(), sequences=True)
+    settings = make_settings(tmp_path, **BASE | {"fraction": 1.0, "local.epochs": 20})
+    result = raysim.run(settings, task)
+    last = result.metrics.to_pylist()[-1]
+    assert last["test_choice_accuracy"] == 0.5 and last["train_loss"] < 0.5
+    table = torch.log_softmax(result.params["table.weight"].double(), 1)
+    right = [(0, 1), (1, 0), (0, 1), (0, 2), (2, 3)]  # the answers that are marked so
+    assert last["test_loss"] == pytest.approx(-np.mean([float(table[p]) for p in right]), rel=1e-5)
+
+
 def test_holdout_own_tests_and_metrics_by_client(tmp_path):
     task = task_of()
     tests = [texts(5, 50), None, texts(3, 51), texts(2, 52)]
