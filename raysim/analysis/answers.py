@@ -35,7 +35,9 @@ class Answers(Analysis):
     def rows(self, evaluated: MeasuredRound) -> Columns:
         """Return a row for each prompt."""
         x = evaluated.probe["x"].numpy()
-        y = evaluated.probe["y"].numpy()[:, : x.shape[1]]
+        y = evaluated.probe["y"].numpy()
+        right = y[:, -1] != 0 if y.shape[1] > x.shape[1] else np.ones(len(y), bool)
+        x, y = x[right], y[right, : x.shape[1]]
         divided: dict[tuple[int, ...], Array] = {}
         for row in np.flatnonzero((y != IGNORED).any(1) & ((x != NO_TOKEN).sum(1) > 1)):
             prompt, rest = _divided(x[row], y[row])

@@ -20,7 +20,14 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from raysim.api.scoring import CLASSIFICATION, LANGUAGE_MODEL, REGRESSION, Scoring, standardised
+from raysim.api.scoring import (
+    CLASSIFICATION,
+    LANGUAGE_MODEL,
+    REGRESSION,
+    Scoring,
+    multiple_choice,
+    standardised,
+)
 from raysim.errors import DataError
 from raysim.numbers.arrays import Array
 from raysim.samples.data import NOTES, Progress, Split
@@ -37,6 +44,8 @@ from raysim.workloads.datasets.text import Tokeniser
 
 REVISION = 12
 """Raised when the same files and settings give other prepared data."""
+CHOICES = multiple_choice()
+"""Scoring of questions with choices, by the likelihood of a token."""
 UNPACKED = "unpacked"
 """Folder of an archive's content while it is read."""
 
@@ -61,7 +70,7 @@ class FileDataset(Choice):
     def scoring(self) -> Scoring:
         """Classification, squared errors, or those of the next token."""
         if self.is_language:
-            return LANGUAGE_MODEL
+            return CHOICES if self.choices else LANGUAGE_MODEL
         return CLASSIFICATION if self.task == "classification" else REGRESSION
 
     def scoring_of(self, targets: Array) -> Scoring:

@@ -23,6 +23,7 @@ from raysim.numbers.arrays import Array
 from raysim.samples.data import Progress, Split
 from raysim.user_input.limits import MOST
 from raysim.workloads.datasets.files.applied import ColumnsOfRun, Missing
+from raysim.workloads.datasets.files.choices import MARKS, with_choices
 from raysim.workloads.datasets.files.columns import (
     Arrays,
     Dates,
@@ -93,6 +94,11 @@ class Choice(TextDataset):
         default=None, description="column of prompts, whose answers are predicted token by token"
     )
     answer: Name | None = Field(default=None, description="column of the answers to prompts")
+    choices: Name | None = Field(
+        default=None,
+        description="column of choices, lists or separated by |, of which dataset.answer is the"
+        " number of the right one, from 0; for a test file of questions",
+    )
     leave_out: Names = Field(default=(), description="columns that are no inputs")
     client: Name | None = Field(
         default=None, description="column of natural clients, for partition.name=natural"
@@ -137,6 +143,8 @@ class Choice(TextDataset):
 
     @model_validator(mode="after")
     def _text_is_alone(self) -> Self:
+        if self.choices and not self.prompt:
+            raise ValueError(f"choices={shown(self.choices)}: needs dataset.prompt, too")
         if not (text := self.text_setting.removeprefix("dataset.")):
             return self
         if (self.prompt is None) != (self.answer is None):
@@ -172,13 +180,14 @@ def target_of(source: Source, choice: Choice) -> str:
 
 @dataclass(frozen=True)
 class Roles:
-    """Columns of a source by role; `client`, `split` and `texts` are empty without such ones."""
+    """Columns of a source by role; those without a column are empty, but features and target."""
 
     features: tuple[str, ...]
     target: str
     client: str
     split: str
     texts: tuple[str, ...]
+    marks: tuple[str, ...]
 
     @classmethod
     def of(cls, sources: Sources, choice: Choice) -> Roles:
@@ -202,8 +211,9 @@ class Roles:
         others = [n for n in source.names if n not in left_out and not UNNAMED.fullmatch(n)]
         if len(source.images) == 1 and source.images[0] in others:
             others = [*source.images]
+        marks = MARKS if choice.choices else ()
         features = texts[:1] or choice.features or tuple(others)
-        roles = cls(features, target, client, split if split in source.names else "", texts)
+        roles = cls(features, target, client, split if split in source.names else "", texts, marks)
         roles._check(source, choice)
         return roles
 
@@ -252,7 +262,7 @@ class Roles:
     @property
     def used(self) -> tuple[str, ...]:
         """Columns that are read, each once."""
-        names = (*self.features, self.target, self.client)
+        names = (*self.features, self.target, self.client, *self.marks)
         return tuple(dict.fromkeys(name for name in names if name))
 
     def needed(self, missing: Missing) -> tuple[str, ...]:
@@ -316,6 +326,7 @@ class Samples:
         Raises:
             DataError: they do not fit the settings.
         """
+        sources = _asked(sources, choice) if choice.choices else sources
         roles = Roles.of(sources, choice)
         text = _text(roles, choice, tokeniser) if tokeniser else None
         if text:
@@ -585,6 +596,28 @@ def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
     total = sum(len(batch) for batch in source.read((roles.target,)))
     chosen = by_fraction(choice.split, total)
     return {name: Rows(source, roles.used, chosen[name], needed=needed) for name in SPLITS}
+
+
+def _asked(sources: Sources, choice: Choice) -> Sources:
+    """Return sources of questions: of the test set each choice is a row, of others the right one.
+
+    Raises:
+        DataError: there is no test set of its own, or it has no choices.
+    """
+    choices, answer = choice.choices or "", choice.answer or ""
+    if "test" not in sources:
+        raise DataError(
+            f"dataset.choices={shown(choices)}: needs questions in a file of their own:"
+            " dataset.split=FILE"
+        )
+    test = sources["test"]
+    for setting, name in (("choices", choices), ("answer", answer)):
+        if name not in test.names:
+            raise _no_column(setting, name, test)
+    return {
+        split: with_choices(source, choices, answer, each=split == "test")
+        for split, source in sources.items()
+    }
 
 
 def _text(roles: Roles, choice: Choice, tokeniser: Tokeniser) -> Text:

@@ -21,6 +21,7 @@ from raysim.api.rules import padded_length
 from raysim.api.scoring import IGNORED, NO_TOKEN
 from raysim.errors import DataError
 from raysim.numbers.arrays import Array
+from raysim.workloads.datasets.files.choices import MARKS
 from raysim.workloads.datasets.files.kinds import as_numbers
 from raysim.workloads.datasets.files.source import (
     Batches,
@@ -263,8 +264,10 @@ class Following:
         """Accept any training samples."""
 
     def encode(self, batch: pa.RecordBatch) -> Array:
-        """Return the targets of a batch."""
-        return self.text.targets(batch)
+        """Return the targets of a batch, with the marks of questions behind them if it has any."""
+        targets = self.text.targets(batch)
+        marks = [batch[n].to_numpy()[:, None] for n in MARKS if n in batch.schema.names]
+        return np.concatenate([targets, *marks], axis=1)
 
 
 def texts_of(values: pa.Array, name: str) -> pa.Array:

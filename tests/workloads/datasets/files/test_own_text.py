@@ -75,6 +75,18 @@ def test_a_language_model_learns_answers(folders, place, raysim_command):  # noq
     assert "Answers to prompts" in page and "round 12" in page
 
 
+def test_choices_of_a_test_file_are_made_by_likelihood(folders, place):
+    """Of two animals the model knows what they do; of the third question the wrong is marked."""
+    rows = [("a cat", "sat|ran", 0), ("the dog", "sat|ran", 1), ("a dog", "sat|ran", 0)]
+    table = dict(zip(("body", "options", "does"), zip(*rows, strict=True), strict=True))
+    layouts.text(place / "quiz.csv", table)
+    changes = {"prompt": "body", "answer": "does", "choices": "options", "split": "quiz.csv"}
+    settings = raysim.load_config("pets.csv", {**changes, "model.path": folders["llama"], **FEW})
+    result = raysim.run(settings.override({"out": "run"}))
+    assert result.summary["final_choice_accuracy"] == pytest.approx(2 / 3)
+    assert result.summary["final_exact_match"] == pytest.approx(2 / 3)
+
+
 def test_the_page_of_columns_shows_text_and_the_command(place, raysim_command):  # noqa: F811
     layouts.text(
         place / "mails.csv", {"body": [f"{n} cats sat" for n in range(40)], "kind": [1] * 40}

@@ -150,6 +150,65 @@ def test_prompts_that_leave_no_room_are_refused_or_left_out(tmp_path):
         pairs(tmp_path, tokenizer=str(folder), length=2, missing="drop")
 
 
+QUESTIONS = [
+    {"ask": "add 1 2", "reply": 1, "options": ["2", "3", "4"], "who": "a"},
+    {"ask": "buy now", "reply": 0, "options": ["cheap pills", "lunch"], "who": "b"},
+    {"ask": "add 2 2", "reply": 4, "options": None, "who": "b"},
+]
+
+
+def asked(tmp_path, questions, training, **changes):
+    """Return the samples of a training file, with questions as the test set."""
+    (tmp_path / "test.json").write_text(json.dumps(questions))
+    (tmp_path / "train.json").write_text(json.dumps(training))
+    folder = write_tokenizer(tmp_path / "t", ends=False)
+    chosen = {"prompt": "ask", "answer": "reply", "choices": "options", "client": "who"}
+    chosen |= {"split": str(tmp_path / "test.json"), "tokenizer": str(folder), **changes}
+    return read(tmp_path / "train.json", tmp_path / "data", **chosen)
+
+
+@pytest.mark.parametrize("choices", ["lists", "cells", "none to train on"])
+def test_each_choice_of_a_test_question_is_a_row(tmp_path, choices):
+    questions = QUESTIONS
+    if choices == "cells":
+        questions = [{**q, "options": " | ".join(q["options"] or []) or None} for q in questions]
+    training = [{**q, "reply": str(q["reply"])} for q in questions]
+    if choices == "none to train on":
+        training = [{"ask": q["ask"], "reply": "4", "who": "a"} for q in questions]
+    found = asked(tmp_path, questions, training)
+    rows = ["add 1 2 2", "add 1 2 3", "add 1 2 4", "buy now cheap pills", "buy now lunch"]
+    pairs = zip(found["test"].x, found["test"].y[:, :-2], strict=True)
+    read_again = [[*x[x >= 0], y[y >= 0][-1]] for x, y in pairs]
+    assert read_again == [*map(numbers, [*rows, "add 2 2 4"])]
+    counted = (found["test"].y[:, :-2] >= 0).sum(1)
+    assert counted.tolist() == [1, 1, 1, 2, 1, 1]
+    assert found["test"].y[:, -2:].tolist() == [[0, 0], [0, 1], [0, 0], [1, 1], [1, 0], [-1, 1]]
+    assert found["test"].columns["client"].tolist() == ["a"] * 3 + ["b"] * 3
+    assert found["train"].y[:, -2:].tolist() == [[-1, 1]] * 3
+
+
+WRONG_CHOICES = {
+    "the number of no choice": ({"reply": 3}, "answer '3' in row 1 must be .* from 0 to 2"),
+    "no number": ({"reply": "b"}, "answer 'b' in row 1 must be the number of one of 3 choices"),
+    "numbers to choose from": ({"options": [1, 2, 3]}, "choices: row 1 has no list of texts"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_CHOICES)
+def test_choices_that_are_none(tmp_path, case):
+    changes, line = WRONG_CHOICES[case]
+    with pytest.raises(DataError, match=line):
+        asked(tmp_path, [{**QUESTIONS[0], **changes}], [{**QUESTIONS[0], "reply": "1"}])
+
+
+def test_choices_need_a_test_file_that_has_them(tmp_path):
+    training = [{**QUESTIONS[0], "reply": "1"}] * 5
+    with pytest.raises(DataError, match=r"choices='options': needs questions in a file of their"):
+        asked(tmp_path, [], training, split=0.4)
+    with pytest.raises(DataError, match=r"dataset\.choices='opts': no such column in .*test\.json"):
+        asked(tmp_path, QUESTIONS[:1], training, choices="opts")
+
+
 WRONG_TEMPLATES = {
     "{{ raise_exception('no system') }}": "its chat template fails: TemplateError: no system",
     "{{ messages | length }}": "does not put an answer after the text of its prompt",
