@@ -68,8 +68,8 @@ _OWN_IMAGES = _OWN_DATA.replace(
 
 _OWN_TEXT = _OWN_DATA.replace(
     "your own texts by class, adapters of MiniLM: raysim run mails.csv target=spam text=body",
-    note="Of the rates 0.001, 0.003, 0.01 and 0.03, 0.01 gave the lowest test loss on 1,000 mails of"
-    " SpamAssassin, in 10 rounds of 4 of 10 clients and 3 steps.",
+    note="Of the rates 0.001, 0.003, 0.01 and 0.03, 0.01 gave the lowest test loss on 1,000 mails"
+    " of SpamAssassin, in 10 rounds of 4 of 10 clients and 3 steps.",
     dataset={
         **{"name": "files", "missing": "drop", "texts": "refuse", "standardise": False},
         "length": 64,
