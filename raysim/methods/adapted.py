@@ -45,6 +45,7 @@ RANK = "rank"
 """Group that a client alone receives, with its rank r."""
 PRODUCT = "product"
 """Group of uploads with s_k B_k A_k, by the name of B."""
+HALF = {torch.bfloat16, torch.float16}
 RANK_TYPE = torch.int32
 RANKS = "ranks"
 """Group of the server's state: clients of known rank [n], ascending, and their ranks [n]."""
@@ -60,7 +61,8 @@ def _listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-Ranks = Annotated[tuple[int, ...] | str | None, BeforeValidator(_listed)]
+Rank = Annotated[int, Field(ge=1)]
+Ranks = Annotated[tuple[Rank, ...] | str | None, BeforeValidator(_listed)]
 """Ranks of clients: numbers that clients take in turn, a table's path, or a function's name."""
 
 
@@ -113,6 +115,16 @@ class MovesBase(Adapted):
     """FedAvg of a model with adapters, whose server also changes the weights that have them."""
 
     real: ClassVar[bool] = True
+
+    def notes(self, network: nn.Module) -> Sequence[str]:
+        """Return a warning where the weights that move hold too few digits."""
+        half = {network.get_parameter(name).dtype for name in self.moved(network)} & HALF
+        return [
+            f"warning: method.name={self.title} adds small changes to weights of"
+            f" {str(dtype).removeprefix('torch.')}, which rounds most of them off; use"
+            " model.dtype=float32"
+            for dtype in sorted(half, key=str)
+        ]
 
     def moved(self, model: nn.Module) -> frozenset[str]:
         """Return the names of the weights that have adapters."""

@@ -14,9 +14,9 @@ server's: it computes W, and keeps it in its checkpoints. Other trained parts, s
 averaged. Clients draw the same A from a seed, of which a client takes its first r rows.
 
 The bytes down are those of the stacks of the rounds since a client last took part, of sum_k r rows
-and columns each, or of W if it is smaller. Choices and discrepancies: the authors' code leaves the
-scale at alpha / r of one rank for all, and its padded variant at alpha; FedLLM-Factory leaves it
-out. Here it is each client's. `init` is how A is drawn anew; the first A is the model's.
+and columns each, or of W if it is smaller. Discrepancies: the scale is each client's here; that of
+the padded variant in the authors' code is too large (32 against 2), and FedLLM-Factory leaves it
+out. `init_a` is how A is drawn anew; the first A is the model's.
 
 In the tables `stacked_rank` is the sum of the ranks of a round.
 """

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import raysim
+from raysim.api.method import METHODS as METHODS_OF
 from raysim.federation.task import from_task
 from raysim.numbers.seeds import torch_generator
 from raysim.testing.tasks import SmallNet
@@ -393,7 +394,7 @@ def test_ranks_come_from_a_list_a_table_or_a_function(tmp_path, method):
     ("given", "message"),
     [
         ({"ranks": [2, 5]}, r"method\.ranks=2,5: the rank is 5; must be 1 to 4"),
-        ({"ranks": "0"}, r"method\.ranks=0: the rank is 0; must be 1 to 4"),
+        ({"ranks": "0"}, r"method\.ranks=0: must be greater than or equal to 1"),
         ({"ranks": []}, r"method\.ranks=: the rank is 0; must be 1 to 4"),
         ({"ranks": f"{__name__}:nothing"}, r"method\.ranks=.*:nothing: cannot be imported"),
         (
@@ -606,3 +607,21 @@ def test_bytes_are_those_of_what_is_sent(tmp_path, method):
         total += sum(ranks[r["client"]] for r in rows)
     assert min(seen) == 0 and any(0 < bytes_ < BASE_BYTES for bytes_ in seen)
     assert method != "flora" or max(seen) > BASE_BYTES
+
+
+class HalfBase(nn.Module):
+    """A network whose adapted weights are bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = MODEL()
+        for layer in LAYERS:
+            self.network.get_submodule(layer).base_layer.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("method", ["fedex_lora", "flora", "flexlora"])
+def test_a_base_of_few_digits_is_warned_of_where_it_moves(method):
+    found = METHODS_OF.get(method)().notes(HalfBase())
+    assert len(found) == (method != "flexlora")
+    assert all("weights of bfloat16" in line for line in found)
+    assert not METHODS_OF.get(method)().notes(MODEL())
