@@ -90,6 +90,27 @@ _OWN_PROMPTS = _OWN_TEXT.replace(
     origins=origins(chosen="analysis"),
 )
 
+_FEDIT = _OWN_TEXT.replace(
+    "FedIT: means of the adapters of MiniLM, on mails, spam or not",
+    dataset={"name": "spam-assassin", "text": True, "length": 64},
+    partition={"name": "iid"},
+)
+ADAPTERS = {
+    "fedit-mails": _FEDIT,
+    "ffa-lora-mails": _FEDIT.replace(
+        "FFA-LoRA: fedit-mails with A as it was drawn", model={"lora": {"freeze_a": True}}
+    ),
+    "fedsa-lora-mails": _FEDIT.replace(
+        "FedSA-LoRA: fedit-mails with an own B and an own head for each client",
+        method={"name": "fedper", "own": ["*.lora_B.*", "head"]},
+    ),
+    "rolora-mails": _FEDIT.replace(
+        "RoLoRA: fedit-mails with rounds of B and of A in turn", method={"name": "rolora"}
+    ),
+}
+"""Presets whose names are papers' methods of adapters, which are settings here; data, network and
+local training are chosen."""
+
 START = {
     OWN_DATA: _OWN_DATA,
     OWN_IMAGES: _OWN_IMAGES,
@@ -104,6 +125,7 @@ START = {
 
 PRESETS: Mapping[str, Preset] = {
     **START,
+    **ADAPTERS,
     **fedmax.PRESETS,
     **dnc.PRESETS,
     **fedmmd.PRESETS,

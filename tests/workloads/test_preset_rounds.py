@@ -24,6 +24,7 @@ from raysim.samples.arrow import write_split
 from raysim.samples.data import Dataset, Split
 from raysim.user_input import dotted
 from raysim.workloads.presets import PRESETS
+from tests.pretrained import SIZES, save_network
 
 torch.set_num_threads(1)
 
@@ -50,6 +51,8 @@ def small(settings: Settings, out: Path) -> Settings:
     values = dotted(settings.to_dict())
     overrides = {key: value for key, value in SMALL.items() if values.get(key) is not None}
     overrides |= {"rounds": 1, "engine.backend": "inline", "out": str(out)}
+    if values["model.name"] == "huggingface":
+        overrides["model.path"] = str(save_network(out.with_name("network")))
     cohort = 1 if settings.model.title == LARGE else COHORT
     if settings.cohort_size > cohort and settings.fraction < 1:
         overrides["fraction"] = cohort / settings.clients
@@ -59,14 +62,14 @@ def small(settings: Settings, out: Path) -> Settings:
 @cache
 def tiny(dataset: Dataset, rows: int) -> Split:
     """Draw raw samples of a dataset's form, of as many classes as it has, with its columns."""
-    name, shape = dataset.title, dataset.shape
+    name, shape = dataset.title, dataset.shape or (dataset.length,)
     draw = stream(0, "tiny", rows)
     if name in ("mnist", "emnist"):
         shape = (1, 28, 28)  # stored without padding
     if name in ("synthetic", "plane"):
         x = draw.standard_normal((rows, *shape), np.float32)
     else:
-        top = {"shakespeare": 80, "mimic3": 2}.get(name, 256)
+        top = {"shakespeare": 80, "mimic3": 2, "spam-assassin": SIZES["vocab_size"]}.get(name, 256)
         x = draw.integers(0, top, (rows, *shape), np.uint8)
     y = np.arange(rows) % dataset.classes
     return Split(x, y, columns(name, rows, draw))

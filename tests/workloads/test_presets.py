@@ -147,6 +147,23 @@ def test_methods_and_partitions_of_the_named_presets():
     assert (roles["model.name"], roles["method.split"]) == ("char-lstm", 2)
 
 
+ADAPTERS = {
+    "ffa-lora-mails": {"model.lora.freeze_a": True},
+    "fedsa-lora-mails": {"method.name": "fedper", "method.own": ["*.lora_B.*", "head"]},
+    "rolora-mails": {"method.name": "rolora"},
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_methods_of_adapters_are_fedit_but_for_a_setting(name):
+    fedit, other = (dotted(PRESETS[n].settings.to_dict()) for n in ("fedit-mails", name))
+    assert (fedit["method.name"], fedit["model.lora.rank"]) == ("fedavg", 8)
+    changed = {key: value for key, value in other.items() if fedit.get(key, "none") != value}
+    assert changed.items() >= ADAPTERS[name].items()
+    defaults = {"method.first": "B", "method.own": ["none"]}  # of a method that FedIT is not
+    assert all(defaults.get(key) == changed[key] for key in changed.keys() - ADAPTERS[name].keys())
+
+
 def test_a_key_has_one_origin():
     assert origins("a b.c", "d", "e") == {
         "a": "printed",
