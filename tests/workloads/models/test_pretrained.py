@@ -6,10 +6,11 @@ import json
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -212,6 +213,43 @@ def test_adapters_are_drawn_from_the_seed(folders):
             assert not torch.equal(parameter, other[name])
 
 
+class Tokens(raysim.Dataset):
+    """Random tokens of three classes."""
+
+    shape: ClassVar = (6,)
+    classes: ClassVar = 3
+
+    def prepare(self, root: Path, progress: Any) -> dict[str, Any]:
+        x, generator = ROWS.repeat(8, 1), torch.Generator().manual_seed(0)
+        y = torch.randint(0, 3, (len(x),), generator=generator)
+        return {split: (x.numpy(), y.numpy()) for split in ("train", "test")}
+
+
+TOKENS = {"dataset.name": f"{__name__}:Tokens", "clients": 3, "fraction": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "drawn"),
+    [
+        ({}, 0),
+        ({"lora.freeze_a": True}, LORA // 2),
+        ({"train": None}, HEAD + 3),
+    ],
+    ids=str,
+)
+def test_a_run_holds_the_frozen_weights_that_no_file_has(
+    folders, tmp_path, monkeypatch, fields, drawn
+):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    path = {"model.name": "huggingface", "model.path": str(folders["bert"])}
+    given = {f"model.{key}": value for key, value in fields.items()}
+    chosen = make_settings(tmp_path / "run", rounds=1, **path, **given, **TOKENS)
+    raysim.run(chosen)
+    kept = load_file(tmp_path / "run/base.safetensors") if drawn else {}
+    assert sum(tensor.numel() for tensor in kept.values()) == drawn
+    assert (tmp_path / "run/base.safetensors").exists() is bool(drawn)
+
+
 def test_the_scale_of_adapters_is_one_unless_alpha_says_otherwise(folders):
     for fields, scale in (({"rank": 4}, 1.0), ({"rank": 4, "alpha": 32.0}, 8.0)):
         network = built(folders["bert"], lora=fields)
@@ -342,8 +380,8 @@ def settings(out: Path, **overrides: Any) -> raysim.Settings:
     return make_settings(out, fraction=1.0, **overrides)
 
 
-BUFFERS = 32
-"""Bytes of the buffers of its positions."""
+ROTARY = 32
+"""Bytes of two buffers of a Llama, which lie in the module of the trained layers."""
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -357,7 +395,7 @@ def test_federated_averaging_trains_adapters(folders, tmp_path, dtype):
     assert rows[-1]["train_loss"] < 0.9 * rows[0]["train_loss"]
     row = rows[-1]
     values = 2 * 32 + 2 * 8 * (32 + 32 + 32 + 16)
-    assert row["bytes_up"] == row["bytes_down"] <= 3 * (4 * values + BUFFERS)
+    assert row["bytes_up"] == row["bytes_down"] == 3 * (4 * values + ROTARY)
 
 
 def with_adapters() -> nn.Module:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from torch import nn
 
 from raysim.samples.data import Model
 from raysim.user_input.group import SettingsGroup
@@ -147,3 +148,15 @@ class HuggingFace(Model):
         network = read_network(self, shape[0], classes)
         choose_trained(self, network)
         return network
+
+    def read(self, module: nn.Module) -> frozenset[str]:
+        """Return the names of the tensors that are read from files, or follow from them.
+
+        Others are drawn: those of adapters, and new weights.
+        """
+        from raysim.workloads.models.pretrained.network import Encoder
+
+        drawn = {n for part in module.modules() if isinstance(part, Encoder) for n in part.drawn}
+        tensors = (*module.named_parameters(), *module.named_buffers())
+        names = (name for name, _ in tensors)
+        return frozenset(name for name in names if name not in drawn and ".lora_" not in name)

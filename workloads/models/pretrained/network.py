@@ -21,9 +21,11 @@ class Encoder(nn.Module):
         network: The network; its head is taken off.
         filler: Number of the token that stands where there is none.
         prompt: Trained vectors before the tokens' embeddings [P, F], or None.
+        drawn: Names of the parameters that no file has, in the network with its stages.
     """
 
     causal = False
+    drawn: frozenset[str] = frozenset()
     prompt: nn.Parameter | None
 
     def __init__(self, network: nn.Module, filler: int) -> None:

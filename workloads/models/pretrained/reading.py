@@ -50,7 +50,11 @@ def read_network(model: HuggingFace, tokens: int, classes: int) -> Staged:
     for name, parameter in network.named_parameters():
         if name in new or (model.task == "classification" and id(parameter) not in of_base):
             parameter.requires_grad_(True)
-    return _staged(network, model)
+    drawn = {id(p) for name, p in network.named_parameters() if name in new}
+    staged = _staged(network, model)
+    features: Any = staged.features[0]
+    features.drawn = frozenset(n for n, p in staged.named_parameters() if id(p) in drawn)
+    return staged
 
 
 def _check_configuration(values: Mapping[str, Any], origin: str) -> None:
