@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import raysim
 from raysim.api.method import METHODS
 from raysim.testing.tasks import samples
+from tests.adapters import task_for
 from tests.tasks import long_settings, make_task
 
 CLIENTS = (1, 3, 160, 17, 40, 80, 25, 12)
@@ -162,7 +163,7 @@ def run(folder: Path, settings: Settings) -> None:
     """Run settings into a folder."""
     own = settings.get(OWN_TESTS, False)
     given = {key: value for key, value in settings.items() if key != OWN_TESTS}
-    task = make_task(CLIENTS)
+    task = task_for(str(settings.get("method.name", "fedavg")), make_task(CLIENTS))
     if own:
         tests = [samples(10 + key, 100 + key) for key, _ in enumerate(CLIENTS)]
         task = replace(task, client_tests=tests)
