@@ -181,7 +181,7 @@ class Worker:
 
     def take(self, call: str) -> WorkerResult:
         """Hand over everything that this worker holds of one of its methods."""
-        self._base.check_pages()
+        self._base.check_values()
         result, self._results[call] = self._results[call], WorkerResult(self._name)
         for total in result.sums.values():
             with self.watch("reduction"):

@@ -12,6 +12,7 @@ import mmap
 import os
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,13 @@ from raysim.display.units import in_fitting_unit
 from raysim.errors import ChangedInputError, DataError
 from raysim.numbers.given import Given
 from raysim.numbers.tensors import Tensors, base_of
-from raysim.numbers.tensors.digests import bytes_of
+from raysim.numbers.tensors.digests import bytes_of, checksums
 from raysim.numbers.tensors.sets import ALIGNMENT
 
 NO_BASE = "none"
 """Digest of a network without a base."""
+LEAST_SHARED = 2**20
+"""Bytes of the smallest base that has a file; smaller ones are sent to each process."""
 UNUSED_SECONDS = 30 * 24 * 3600
 """A file that no process has opened for so long is removed when another one is written."""
 PAGES = Path("/proc/self/pagemap")
@@ -58,18 +61,21 @@ class HeldBase:
         tensors: The network's tensors, in the order of the file.
         given: Tells whether one has changed, but through `.data`.
         file: The file whose mapped memory they are views of; None without one.
+        sums: Checksums of the tensors where there is no file.
     """
 
     tensors: Tensors
     given: Given
     file: Path | None
+    sums: Mapping[str, int]
 
     @classmethod
     def of(cls, network: nn.Module) -> HeldBase:
         """Return the base of a network as it is now."""
         tensors = dict(sorted(base_of(network).items()))
         given = Given({name: {name: tensor} for name, tensor in tensors.items()})
-        return cls(tensors, given, next((t.file for t in tensors.values()), None))
+        file = next((tensor.file for tensor in tensors.values()), None)
+        return cls(tensors, given, file, {} if file else _sums(tensors))
 
     def check_left(self) -> None:
         """Check that no tensor was changed, as far as its version tells.
@@ -80,13 +86,16 @@ class HeldBase:
         if changed := self.given.changed():
             raise _changed(changed[0])
 
-    def check_pages(self) -> None:
-        """Check that this process has written to no page of the file, if the system tells.
+    def check_values(self) -> None:
+        """Check that no tensor was changed, by its values, or by the pages of the mapped file.
 
         Raises:
-            ChangedInputError: it has; the message names the tensor.
+            ChangedInputError: one was; the message names it.
         """
         if self.file is None:
+            sums = _sums(self.tensors)
+            if changed := [name for name, value in sums.items() if self.sums[name] != value]:
+                raise _changed(changed[0])
             return
         first = next(iter(self.tensors.values()))
         if not first.is_cuda and _has_own_pages(first.untyped_storage()):
@@ -102,6 +111,11 @@ class HeldBase:
         return "that clients share"
 
 
+def _sums(tensors: Tensors) -> dict[str, int]:
+    """Return checksums of tensors on the CPU; of a GPU's only versions tell changes."""
+    return checksums({name: tensor for name, tensor in tensors.items() if not tensor.is_cuda})
+
+
 def _changed(name: str) -> ChangedInputError:
     return ChangedInputError(
         f"the frozen tensor {name} was changed in place, which all clients share; a module that"
@@ -111,7 +125,7 @@ def _changed(name: str) -> ChangedInputError:
 
 
 def share(network: nn.Module, digest: str, folder: Path) -> HeldBase:
-    """Map a network's base from a file of this node, if the network has one; return the base.
+    """Map a network's base from a file of this node; return the base.
 
     Args:
         network: The network, on the CPU.
@@ -123,8 +137,6 @@ def share(network: nn.Module, digest: str, folder: Path) -> HeldBase:
             file cannot be written.
     """
     tensors = dict(sorted(base_of(network).items()))
-    if not tensors:
-        return HeldBase.of(network)
     path, places = folder / f"{digest}.base", _Places.of(tensors)
     try:
         folder.mkdir(parents=True, exist_ok=True)

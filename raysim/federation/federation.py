@@ -108,6 +108,7 @@ class Federation:
         names: Names of the clients [K]; empty if they have numbers alone.
         sequences: Whether inputs are padded sequences, see `sequences`.
         base: Digest of the network's base, as the driver has built it.
+        base_values: The base, if it is small; None: a file of each node has it.
         data_root: Returns a node's data root, where its processes share the base; None: each has
             its own.
         preparation: How new data becomes inputs of the network; None for a task.
@@ -136,6 +137,7 @@ class Federation:
     names: tuple[str, ...] = ()
     sequences: bool = False
     base: str = NO_BASE
+    base_values: Tensors | None = None
     data_root: Callable[[], Path] | None = None
     preparation: Preparation | None = None
     most: int | None = None
@@ -298,12 +300,16 @@ class Federation:
 
 
 def hold_base(federation: Federation, network: nn.Module) -> HeldBase:
-    """Return a network's base, shared with the other processes of this node.
+    """Return a network's base with the driver's values, shared by the processes of this node.
 
     Raises:
         DataError: it differs from the driver's, or cannot be written.
     """
-    if federation.data_root is None:
+    if federation.base_values is not None:
+        with torch.no_grad():
+            for name, tensor in base_of(network).items():
+                tensor.copy_(federation.base_values[name])
+    if federation.base_values is not None or federation.data_root is None:
         return HeldBase.of(network)
     return share(network, federation.base, federation.data_root() / BASES)
 

@@ -235,6 +235,20 @@ def test_a_write_to_the_base_is_refused(tmp_path, way, monkeypatch):
         raysim.run(make_settings(tmp_path / "run"), make_task(UNEQUAL, Counting))
 
 
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="Linux tells the pages")
+def test_a_write_to_a_mapped_base_is_found_and_reaches_no_other(tmp_path):
+    network, other = large(), large()
+    digest = base_digest(base_of(network))
+    held = share(network, digest, tmp_path)
+    share(other, digest, tmp_path)
+    held.check_values()
+    before = other[0].weight.detach().clone()
+    network[0].weight.data[4095, 1023] += 1
+    with pytest.raises(raysim.SettingsError, match=r"frozen tensor 0.weight was changed in place"):
+        held.check_values()
+    assert torch.equal(other[0].weight, before)
+
+
 class Tied(SmallNet):
     """A frozen name of the memory of a trained weight."""
 

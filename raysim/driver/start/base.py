@@ -17,9 +17,9 @@ from torch import nn
 from raysim.api.components import call
 from raysim.config import Settings
 from raysim.errors import RunError, SettingsError
-from raysim.federation.base_files import NO_BASE, base_digest
+from raysim.federation.base_files import LEAST_SHARED, NO_BASE, base_digest
 from raysim.federation.federation import Federation, hold_base
-from raysim.numbers.tensors import Tensors, base_of, without
+from raysim.numbers.tensors import Tensors, base_of, nbytes, without
 from raysim.samples.data import Model
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.run_directory import RunDirectory
@@ -92,7 +92,9 @@ def with_base(
     digest = base_digest(base)
     if federation.start is not None and not base.keys() <= federation.start.keys():
         _check_start(settings, digest)
-    federation = replace(federation, base=digest)
+    small = nbytes({BASE: base}) < LEAST_SHARED
+    values = {name: tensor.detach().clone() for name, tensor in base.items()} if small else None
+    federation = replace(federation, base=digest, base_values=values)
     hold_base(federation, network)
     return federation
 
