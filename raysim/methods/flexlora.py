@@ -125,7 +125,7 @@ def _by_factors(adapter: Adapter, now: Round, reduced: Reduced) -> tuple[Tensor,
     uniform = now.weighting == "uniform"
     counts = np.ones(len(reduced.clients)) if uniform else np.asarray(reduced.samples)
     shares = dict(zip(reduced.clients, np.sqrt(counts / counts.sum()), strict=True))
-    sent = {client: reduced.rows[client][FACTORS] for client in sorted(reduced.clients)}
+    sent = {client: reduced.rows[client][FACTORS] for client in reduced.clients}  # ascending
     b, a = (
         torch.cat([rows[name].double() * shares[c] for c, rows in sent.items()], dim)
         for name, dim in ((adapter.b, 1), (adapter.a, 0))

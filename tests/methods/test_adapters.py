@@ -7,6 +7,7 @@ part in a round.
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -625,3 +626,55 @@ def test_a_base_of_few_digits_is_warned_of_where_it_moves(method):
     assert len(found) == (method != "flexlora")
     assert all("weights of bfloat16" in line for line in found)
     assert not METHODS_OF.get(method)().notes(MODEL())
+
+
+def deployed(method, run, client):
+    """The tensors that a client deploys, from its kept state and rank, given the last model."""
+    network = method.network(MODEL())
+    state = method.init(network).replace(model=dict(run.params))
+    now = SimpleNamespace(cohort=(client,), network=network)
+    pass_ = method.deployment(now, state)
+    kept = {}
+    for key, tensor in newest_states(run.run_dir).get(client, {}).items():
+        kept.setdefault(key.partition("/")[0], {})[key.partition("/")[2]] = tensor
+    kept = kept or method.client_init(state)
+    return pass_.rules.start(pass_.broadcast, kept, pass_.personal.get(client, {})), network
+
+
+def test_clients_of_feddpa_deploy_the_mixture_and_others_the_global_model(tmp_path):
+    given = {"method.name": "feddpa", "method.weight": 0.3, "local.lr": 0.5}
+    given |= {"fraction": 0.4, "rounds": 1}
+    run = raysim.run(make_settings(tmp_path / "run", **given), make_task(SIZES, MODEL))
+    took_part = {*newest_states(run.run_dir)}
+    x = torch.from_numpy(make_task(SIZES, MODEL).test[0])
+    names = [f"hidden.0.lora_{half}.{of}.weight" for of in ("default", "own") for half in "AB"]
+    for client in range(len(SIZES)):
+        tensors, network = deployed(METHODS_OF.get("feddpa")(weight=0.3), run, client)
+        weight = 0.3 if client in took_part else 0.0
+        outputs = torch.func.functional_call(network, tensors, (x,))
+        a, b, own_a, own_b = (tensors[name] for name in names)
+        change = S * ((1 - weight) * b @ a + weight * own_b @ own_a)
+        first = network.get_submodule("hidden.0")
+        found = torch.func.functional_call(first, only_of(tensors, "hidden.0."), (x,))
+        torch.testing.assert_close(found, first.base_layer(x) + x @ change.T)
+        assert outputs.isfinite().all() and bool(own_b.any()) == (client in took_part)
+
+
+def only_of(tensors, prefix):
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+@pytest.mark.parametrize("method", ["flexlora", "flora", "hetlora"])
+def test_clients_deploy_adapters_of_their_rank(tmp_path, method):
+    kind = METHODS_OF.get(method)
+    given = {"method.name": method, "method.ranks": [*RANKS], "local.lr": 0.5, "rounds": 1}
+    run = raysim.run(make_settings(tmp_path / "run", **given), make_task(SIZES, MODEL))
+    for client in range(3):
+        tensors, _ = deployed(kind(ranks=RANKS), run, client)
+        a, b = (tensors[f"hidden.0.lora_{half}.default.weight"] for half in "AB")
+        rank = RANKS[client]
+        assert a[:rank].any(dim=1).all() and not a[rank:].any()
+        assert not b[:, rank:].any() and bool(b.any()) == (method != "flora")
+        whole = run.params["hidden.0.lora_B.default.weight"][:, :rank] * S
+        scale = S if method == "hetlora" else ALPHA / rank
+        torch.testing.assert_close(b[:, :rank] * scale, whole)
