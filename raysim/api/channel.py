@@ -3,7 +3,7 @@
 A stage has a part at the client, after the method's `finish`, and one at the server, after the
 aggregation. It changes differences. The difference of a group with a base (`Pass.bases`) is the
 client's tensors less the base; a group that is a change already is its own difference. Stages leave
-integers, rows, frozen parameters and groups without a base as they are.
+integers, rows and groups without a base as they are.
 
 Legend: d a difference.
 """
