@@ -213,7 +213,8 @@ class Words:
     @property
     def is_text(self) -> bool:
         """True if each different word would be an input of few samples, as in free texts."""
-        return are_texts(len(self.seen), self.count)
+        differ = len(self.seen)
+        return differ > MOST_WORDS or differ > max(FEW_WORDS, NEARLY_ALL * self.count)
 
     def check(self) -> None:
         """Check that the words are not free text: each different word would be an input.
@@ -252,11 +253,6 @@ class Words:
         )
         matches: Array = at[:, None] == np.arange(len(known))
         return matches.astype(np.float32)
-
-
-def are_texts(different: int, values: int) -> bool:
-    """Return whether so many of a column's values differ that they are texts, not words."""
-    return different > MOST_WORDS or different > max(FEW_WORDS, NEARLY_ALL * values)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysim.workloads.datasets.files.columns import MOST_WORDS, are_texts
+from raysim.workloads.datasets.files.columns import MOST_WORDS, NEARLY_ALL
 from raysim.workloads.datasets.files.kinds import Kind, Place, as_numbers
 from raysim.workloads.datasets.files.source import Source, as_words, is_list, shown
 
@@ -77,12 +77,12 @@ class FoundColumn:
 
     @property
     def is_text(self) -> bool:
-        """True if it holds texts of several words, nearly all of them different."""
+        """True if nearly all of its values differ, and most of them are of three words or more."""
         kind, differ = self.kind, len(self.words)
-        if kind.numbers or kind.arrays or kind.readings or not differ:
+        if kind.numbers or kind.arrays or kind.readings:
             return False
-        blanks = sum(" " in word for word in self.words)
-        return are_texts(differ, kind.present) and 2 * blanks > differ
+        long = sum(word.count(" ") > 1 for word in self.words)
+        return 2 * long > differ > min(MOST_WORDS, NEARLY_ALL * kind.present)
 
     @property
     def _many(self) -> str:
