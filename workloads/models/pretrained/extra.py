@@ -27,19 +27,23 @@ def check_extra(setting: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the progress bars, reports and warnings of transformers within a block."""
+    """Silence the progress bars, reports and warnings of these libraries within a block."""
     import warnings
 
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    of_hub = hub.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
+    hub.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()  # the hub's, too
     try:
         # The bar of a GGUF file can be silenced in no other way.
         with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
             yield
     finally:
         logging.set_verbosity(verbosity)
+        hub.set_verbosity(of_hub)
         if bars:
             logging.enable_progress_bar()

@@ -9,7 +9,7 @@ from typing import Any
 from raysim.errors import DataError, SettingsError, visible
 from raysim.user_input import parse_json, user_path
 from raysim.workloads.datasets.fetch import data_root
-from raysim.workloads.models.pretrained.extra import check_extra
+from raysim.workloads.models.pretrained.extra import check_extra, quiet
 from raysim.workloads.models.pretrained.packs import MODELS_FOLDER, PACKS, fetched
 
 CONFIG = "config.json"
@@ -122,19 +122,20 @@ def _of_hub(name: str, commit: str, origin: str) -> Path:
         )
     check_extra(origin)
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 
-    if not are_progress_bars_disabled():
-        disable_progress_bars()
     try:
-        folder = snapshot_download(
-            name,
-            revision=commit,
-            cache_dir=data_root() / MODELS_FOLDER / "hub",
-            allow_patterns=[*FILES],
-        )
+        with quiet():
+            folder = snapshot_download(
+                name,
+                revision=commit,
+                cache_dir=data_root() / MODELS_FOLDER / "hub",
+                allow_patterns=[*FILES],
+            )
     except Exception as error:  # the hub's client raises errors of several libraries
-        cause = " ".join(str(error).split())
+        first: BaseException = error
+        while first.__cause__:
+            first = first.__cause__
+        cause = " ".join(f"{type(first).__name__}: {first}".split())
         raise DataError(
             f"{origin}: cannot be downloaded from the hub ({visible(cause)}); give a folder with"
             " its files"
