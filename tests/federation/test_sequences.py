@@ -13,7 +13,7 @@ from raysim.api.scoring import IGNORED
 from raysim.federation.task import from_task
 from raysim.training import recorded_steps
 from tests.driver.test_language_model import BASE, TOKENS, Bigrams, task_of, texts
-from tests.tasks import make_settings
+from tests.tasks import StopAfter, make_settings
 
 WIDTH, SIZES = 5, (9, 4, 21)
 
@@ -73,16 +73,20 @@ def test_values_come_with_their_mask(tmp_path, settings):
     assert row["test_loss"] == pytest.approx(other["test_loss"], abs=1e-6)
 
 
-def test_the_same_bits_on_actors(tmp_path):
+def test_the_same_bits_on_actors_and_resumed(tmp_path):
     ways = {"inline": {}, "actors": {"engine.backend": "ray", "engine.actors": 2}}
     inline, actors = (
         raysim.run(make_settings(tmp_path / name, **BASE, **way), task_of())
         for name, way in ways.items()
     )
-    assert torch.equal(inline.params["table.weight"], actors.params["table.weight"])
+    with pytest.raises(KeyboardInterrupt):
+        raysim.run(make_settings(tmp_path / "resumed", **BASE), task_of(), StopAfter(1))
+    resumed = raysim.resume(tmp_path / "resumed", task_of())
     scored = ("test_loss", "test_perplexity", "test_exact_match", "train_loss")
-    last = [result.metrics.to_pylist()[-1] for result in (inline, actors)]
-    assert [last[0][name] for name in scored] == [last[1][name] for name in scored]
+    first, *others = (result.metrics.to_pylist()[-1] for result in (inline, actors, resumed))
+    for result, last in zip((actors, resumed), others, strict=True):
+        assert torch.equal(inline.params["table.weight"], result.params["table.weight"])
+        assert [first[name] for name in scored] == [last[name] for name in scored]
 
 
 @pytest.mark.parametrize("parts", [1, 2])
