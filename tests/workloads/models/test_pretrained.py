@@ -322,10 +322,11 @@ def changed(source: Path, target: Path, **values: Any) -> Path:
     return target
 
 
+CODE = {"model_type": "abacus", "auto_map": {"AutoConfig": "modeling.Net"}}
 MPNET = {"model_type": "mpnet", "architectures": ["MPNetModel"]}
 FILES: dict[str, tuple[dict[str, Any], str]] = {
     "quantised": ({"quantization_config": {"load_in_4bit": True}}, "its weights are quantised"),
-    "code": ({"auto_map": {"AutoModel": "modeling.Net"}}, "needs code of its own, which is never"),
+    "code": (CODE, "needs code of its own, which is never"),
     "attention": (MPNET, "transformers has its attention without scaled_dot_product_attention"),
     "capped": ({"final_logit_softcapping": 30.0}, "caps logits .final_logit_softcapping."),
     "unknown": ({"model_type": "abacus"}, "cannot be read: .*abacus"),
@@ -345,6 +346,13 @@ def test_files_that_do_not_hold_the_network(folders, case, tmp_path):
     with pytest.raises(RaysimError, match=f"^model.path={folder}: {told}") as error:
         built(folder)
     assert "\n" not in str(error.value)
+
+
+def test_adapters_in_place_of_a_network_are_refused(folders, tmp_path):
+    folder = changed(folders["bert"], tmp_path / "net")
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(RaysimError, match=r"holds adapters .*merge_and_unload"):
+        built(folder)
 
 
 @pytest.mark.parametrize(

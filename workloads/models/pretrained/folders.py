@@ -14,6 +14,7 @@ from raysim.workloads.models.pretrained.packs import MODELS_FOLDER, PACKS, fetch
 
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+ADAPTERS = "adapter_config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 """Files that are taken from the hub; no code, and no pickle."""
@@ -79,11 +80,16 @@ def configuration(folder: Path, origin: str) -> dict[str, Any]:
 
 
 def check_weights(folder: Path, origin: str) -> None:
-    """Check that a folder has weights as safetensors.
+    """Check that a folder has a whole network's weights as safetensors.
 
     Raises:
-        DataError: it has none, or a pickle alone.
+        DataError: it has none, a pickle alone, or adapters.
     """
+    if (folder / ADAPTERS).is_file():
+        raise DataError(
+            f"{origin}: holds adapters ({ADAPTERS}), not a network alone; merge them first:"
+            " peft's merge_and_unload().save_pretrained(NEW)"
+        )
     if any((folder / name).is_file() for name in WEIGHTS):
         return
     if pickle := next((name for name in PICKLES if (folder / name).is_file()), None):

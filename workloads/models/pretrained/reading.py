@@ -65,8 +65,6 @@ def _check_configuration(values: Mapping[str, Any], origin: str) -> None:
         )
     if values.get("is_encoder_decoder"):
         raise DataError(f"{origin}: is an encoder with a decoder; must be one of the two")
-    if any(key in values for key in ("auto_map", "custom_pipelines")):
-        raise DataError(f"{origin}: needs code of its own, which is never run")
 
 
 def _loaded(
@@ -96,6 +94,8 @@ def _loaded(
                 **sizes,
             )
     except Exception as error:  # transformers, and files, may raise anything
+        if "trust_remote_code" in str(error):
+            raise DataError(f"{origin}: needs code of its own, which is never run") from error
         if "scaled_dot_product_attention" in str(error):
             raise DataError(
                 f"{origin}: transformers has its attention without scaled_dot_product_attention,"
