@@ -1,9 +1,9 @@
 """Weight layers of a network, in forward order.
 
-A weight layer is a fully connected, convolutional, recurrent or embedding module. Modules are taken
-in definition order across the stages `features`, `hidden` and `head`, which is the forward order of
-a chain. Tensors of any other module (a normalisation) belong to the layer before it, or to the
-first layer if there is none.
+A weight layer is a fully connected, convolutional, recurrent or embedding module whose weights are
+trained. Modules are taken in definition order across the stages `features`, `hidden` and `head`,
+which is the forward order of a chain. Tensors of any other module (a normalisation) belong to the
+layer before it, or to the first layer if there is none.
 """
 
 from __future__ import annotations
@@ -51,9 +51,12 @@ def weight_layers(network: nn.Module) -> list[WeightLayer]:
     early: list[tuple[str, nn.Module]] = []  # with tensors, before the first weight layer
     shared = {parameter: name for name, parameter in network.named_parameters()}
     for path, module in _modules(network):
+        weights: tuple[str, ...] = ()
         if isinstance(module, WEIGHT_LAYERS):
             params = module.named_parameters(recurse=False)
-            weights = tuple(shared[p] for name, p in params if name.startswith("weight"))
+            trained = [p for name, p in params if name.startswith("weight") and not is_base(p)]
+            weights = tuple(shared[p] for p in trained)
+        if weights:
             layers.append(WeightLayer(path, module, weights))
             _add(layers[-1], path, module)
         elif layers:

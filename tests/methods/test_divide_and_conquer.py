@@ -150,6 +150,20 @@ def test_rounds_after_a_prepass_equal_numpy(tmp_path, goes_on, kind):
     assert [row[f"divergence_{i}"] for i in (1, 2, 3)] == pytest.approx(mean, rel=1e-4)
 
 
+class FrozenFirst(ThreeLayers):
+    """The first of three layers is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features.requires_grad_(False)
+
+
+def test_layers_of_the_base_are_not_split(tmp_path):
+    chosen = make_settings(tmp_path / "run", rounds=2, **{"method.name": NAME})
+    rows = raysim.run(chosen, make_task(SIZES, FrozenFirst)).metrics.to_pylist()
+    assert rows[0]["split"] == 1  # the only one between two layers
+
+
 def test_the_frozen_group_is_left_alone_bit_for_bit(tmp_path):
     """Its BatchNorm statistics too, although clients disagree about them."""
     overrides = {"method.split": 1, "local.batch_size": 8}
