@@ -389,7 +389,7 @@ def _not_accounted(seen: Seen) -> str:
 
 def _replacing(seen: Seen) -> list[Part]:
     attack, pass_ = seen.settings.attack, seen.pass_
-    replaces = attack.changes_uploads and pass_.moved_from and pass_.epochs and _unmoved(seen)
+    replaces = attack.changes_uploads and pass_.epochs and _unmoved(seen)
     bad = pass_.columns(np.array(pass_.clients)).get("bad", np.zeros(0))
     acts = bad.any() and (attack.knows_updates or replaces)
     return [Part(called(attack))] if acts else []

@@ -566,7 +566,7 @@ def seen_of(settings: raysim.Settings, shown: Mapping[str, Any]) -> Seen:
     plain = {"clients": (0, 1), "broadcast": {"model": MODEL}, "epochs": 1, **shown}
     more = {key: plain.pop(key) for key in OF_SEEN & plain.keys()}
     columns = plain.pop("columns", None)
-    work = Dispatch.of(Pass(**plain), frozenset()).with_step(UploadStep(columns=columns))
+    work = Dispatch.of(Pass(**plain)).with_step(UploadStep(columns=columns))
     return Seen(settings, work, (0, 1), **more)
 
 

@@ -35,7 +35,7 @@ from raysim.api.own_loop import checked_function
 from raysim.api.rules import Pass, Rules, Trained, Upload, View
 from raysim.errors import SettingsError
 from raysim.methods import partly_shared
-from raysim.methods.partly_shared import PartlyShared, Parts, names_of
+from raysim.methods.partly_shared import NONE, PartlyShared, Parts, names_of
 from raysim.numbers.adapters import Adapter, Scales, adapted_layers, adapters_of
 from raysim.numbers.client_tables import read_table
 from raysim.numbers.tensors import Groups, Tensors, nbytes, parameter_names, without
@@ -70,7 +70,7 @@ class Adapted(PartlyShared):
     """FedAvg of a model with adapters, which a server combines in another way."""
 
     own: Parts = Field(
-        default=("none",),
+        default=(NONE,),
         description="each client's own parts beside the adapters, such as a head",
     )
 
@@ -99,6 +99,11 @@ class Adapted(PartlyShared):
                     f" has {name}; method.name=fedper leaves a part of them to the clients"
                 )
         return names
+
+    @property
+    def deploys_client_models(self) -> bool:
+        """True if clients have parts of their own."""
+        return self.own != (NONE,)
 
     def round(self, now: Round, state: ServerState) -> Passes:
         """Train the cohort from the global model, and update the state."""
@@ -163,6 +168,11 @@ class Ranked(Adapted):
     def has_ranks(self) -> bool:
         """True if clients may have other ranks than the network."""
         return self.ranks is not None
+
+    @property
+    def deploys_client_models(self) -> bool:
+        """True if clients have ranks or parts of their own."""
+        return self.has_ranks or super().deploys_client_models
 
     def init(self, network: nn.Module) -> ServerState:
         """Start from the network as it was built, with the ranks of a table.

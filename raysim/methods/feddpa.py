@@ -55,6 +55,11 @@ class FedDpa(Adapted):
 
     weight: float = Field(default=0.5, ge=0, le=1, description="share of the client's own adapter")
 
+    @property
+    def deploys_client_models(self) -> bool:
+        """True: clients deploy the mixture."""
+        return True
+
     def network(self, model: nn.Module) -> nn.Module:
         """Return the model with a second adapter in each adapted layer, and scales as buffers."""
         doubled = copy.deepcopy(model)

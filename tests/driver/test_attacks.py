@@ -438,6 +438,8 @@ def test_a_bad_attack_is_refused_before_anything_starts(tmp_path, own, message):
     [
         ({"method.name": "fsvrg", "attack.name": "ipm"}, "passes are over more clients"),
         ({"method.name": "centralized", "attack.name": "label_flip"}, "samples are pooled"),
+        ({"method.name": "powersgd"}, "send 'model' without a base from which it has moved"),
+        ({"method.name": "fedproto"}, "send 'prototypes' without a base from which it has moved"),
     ],
 )
 def test_methods_that_an_attack_does_not_suit_are_refused(tmp_path, more, message):

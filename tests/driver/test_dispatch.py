@@ -34,7 +34,7 @@ def received(names: list[str], name: str, reduced: Reduced) -> Reduced:
 
 def test_clients_take_steps_in_order_and_the_server_in_reverse():
     names, at_server = ["masks", "channel", "attack"], list[str]()
-    dispatch = Dispatch.of(Pass((1,), {}, Rules(finish=made), epochs=2), frozenset())
+    dispatch = Dispatch.of(Pass((1,), {}, Rules(finish=made), epochs=2))
     for name in names:
         server = partial(received, at_server, name)
         dispatch = dispatch.with_step(UploadStep(after=partial(taken, name), server=server))

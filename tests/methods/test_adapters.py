@@ -678,3 +678,28 @@ def test_clients_deploy_adapters_of_their_rank(tmp_path, method):
         whole = run.params["hidden.0.lora_B.default.weight"][:, :rank] * S
         scale = S if method == "hetlora" else ALPHA / rank
         torch.testing.assert_close(b[:, :rank] * scale, whole)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loaded_run_has_the_outputs_of_its_last_model(tmp_path, method):
+    """Also the base that has moved, and the scales of ranks."""
+    given = {"method.name": method, "rounds": 2, "local.lr": 0.5}
+    given |= {"method.ranks": [*RANKS]} if method in ("flexlora", "flora", "hetlora") else {}
+    task = make_task(SIZES, MODEL)
+    result = raysim.run(make_settings(tmp_path / "run", **given), task)
+    network = raysim.load(tmp_path / "run", MODEL)
+    x, y = map(torch.from_numpy, task.test)
+    loss = float(nn.functional.cross_entropy(network(x), y).detach())
+    assert result.metrics["test_loss"][-1].as_py() == pytest.approx(loss, rel=1e-5)
+    saved = load_file(tmp_path / "run/model.safetensors")
+    assert ({*WEIGHTS} <= saved.keys()) == (method in ("fedex_lora", "flora"))
+
+
+def test_what_clients_deploy_is_their_own_only_where_it_is():
+    """Of ranks, of parts of their own, and of FedDPA's mixture."""
+    kinds = {name: METHODS_OF.get(name) for name in METHODS}
+    own = {name for name, kind in kinds.items() if kind().deploys_client_models}
+    assert own == {"feddpa", "hetlora"}  # whose gamma prunes
+    assert all(kind(own=("head",)).deploys_client_models for kind in kinds.values())
+    assert kinds["flora"](ranks=(1,)).deploys_client_models
+    assert not kinds["hetlora"](gamma=1.0).deploys_client_models
