@@ -22,8 +22,13 @@ def _component(record: RunRecord, registry: Registry[C]) -> C:
     Raises:
         SettingsError: it has other settings today.
     """
+    from raysim.config import apply_overrides  # which imports torch
+
     prefix = f"{registry.kind}."
-    fields = {k.removeprefix(prefix): v for k, v in record.settings.items() if k.startswith(prefix)}
+    values = {k: v for k, v in record.settings.items() if k.startswith(prefix)}
+    groups = {key.rpartition(".")[0] for key in values}
+    values = {key: value for key, value in values.items() if key not in groups}
+    fields = apply_overrides({}, values)[registry.kind]
     return build_component(registry.get(fields.pop("name")), fields, prefix)
 
 

@@ -22,6 +22,7 @@ from raysim.api.scoring import NO_TOKEN
 from raysim.errors import DataError, SettingsError
 from raysim.numbers.arrays import Array
 from raysim.samples.data import Dataset, Model
+from raysim.workloads.models.pretrained.extra import check_extra
 from raysim.workloads.models.pretrained.folders import absolute, configuration, folder_of
 from raysim.workloads.models.pretrained.tokenizer import tokenizer_of
 
@@ -123,9 +124,10 @@ class Tokeniser:
         """Return the tokeniser of a folder, or of another value of `model.path`.
 
         Raises:
-            SettingsError: there is no such folder.
+            SettingsError: there is no such folder, or the libraries are not installed.
             DataError: it cannot be fetched.
         """
+        check_extra(f"{SETTING}={name}")  # before a pack is fetched
         folder = folder_of(name, SETTING)
         digest = hashlib.sha256()
         for file in (folder / name for name in FILES):

@@ -41,7 +41,9 @@ def answer_tables(groups: Sequence[RunGroup]) -> list[Grid]:
                 for row in rows
                 if row["round"] == last
             ]
-            entries = tuple(tuple(Entry(text[:MOST]) for text in row) for row in shown)
+            entries = tuple(
+                tuple(Entry(" ".join(text.split())[:MOST]) for text in row) for row in shown
+            )
             tables.append(Grid(f"{group.label}, seed {record.seed}", header, entries, (HOW,)))
     return tables
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.results.runs import read_run
+from raysim.workloads.datasets.labels import training_labels
+from raysim.workloads.models.pretrained import extra
 from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
 from tests.pretrained import save_network
 from tests.workloads.datasets.files import layouts
@@ -51,12 +55,21 @@ def test_columns_of_text_choose_the_preset(folders, case):
     assert settings.dataset.tokenizer is None
 
 
+def test_without_the_libraries_nothing_is_fetched(place, monkeypatch):
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    with pytest.raises(raysim.SettingsError, match=r"pip install 'raysim-fl\[finetune\]'"):
+        raysim.load_config("pets.csv", {"target": "kind", "text": "body"})
+    assert not (place / "data").exists()
+
+
 def test_adapters_learn_classes_of_texts_and_predict_new_ones(folders, place):
     changes = {"target": "kind", "text": "body", "model.path": folders["bert"], "out": "run"}
     result = raysim.run(raysim.load_config("pets.csv", {**changes, **FEW}))
     assert result.summary["final_accuracy"] == 1
     (place / "new.csv").write_text("body\na dog\nthe cat\n")
     assert raysim.predict("run", "new.csv")["prediction"].to_pylist() == ["dog", "cat"]
+    labels = training_labels(read_run(place / "run"))  # for a report
+    assert np.bincount(labels).sum() == 64
 
 
 def test_a_language_model_learns_answers(folders, place, raysim_command):  # noqa: F811
