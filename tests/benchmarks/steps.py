@@ -46,6 +46,7 @@ from raysim.training import recorded_steps
 from raysim.training.job import ClientJob
 from raysim.training.network import Network
 from raysim.training.sequential import SequentialTrainer
+from tests.adapters import task_for
 from tests.benchmarks.bare.loop import Given
 from tests.benchmarks.bare.methods import bare_loop
 from tests.benchmarks.peers.networks import NETWORKS
@@ -102,7 +103,8 @@ class Stepper:
         self.settings = raysim.load_config("mnist-fedavg", {**options, **local, **given})
         configure(self.settings.engine)
         build = partial(MODELS.get(model)().build, NETWORKS[model].shape, NETWORKS[model].classes)
-        federation = from_task(raysim.Task(build, [(x, y)], (x[:BATCH], y[:BATCH])))
+        task = raysim.Task(build, [(x, y)], (x[:BATCH], y[:BATCH]))
+        federation = from_task(task_for(method, task))
         self.network, self.checkpoint = initial_checkpoint(self.settings, federation)
         module = self.settings.method.network(federation.network(self.settings.seed))
         self.trainer = SequentialTrainer(Network(module).placed(CPU), self.settings.local, "fp32")

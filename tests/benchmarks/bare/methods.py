@@ -147,10 +147,11 @@ WITHOUT = frozenset(
     {
         *("apfl", "fedala", "per_fedavg", "pfedme"),
         *("afl", "dp_ftrl", "drfa", "powersgd", "qffl", "term"),
+        *("feddpa", "fedex_lora", "flexlora", "flora", "hetlora", "rolora"),
     }
 )
 """Methods without a loop: steps take several gradients, or are FedAvg's, whose change is scaled by
-what the server, a clip or a loss says, or sent in factors. Oracles are in tests/methods."""
+what the server, a clip or a loss says, or sent in factors; or adapters. Oracles: tests/methods."""
 NETWORKS: Mapping[str, Callable[[nn.Module, Tensor], nn.Module]] = {
     "feddbe": with_shift,
     "fedfusion": with_fusion,
