@@ -25,6 +25,8 @@ class Format(StrEnum):
     SAFETENSORS = "safetensors"
     TORCH = "torch"
     ONNX = "onnx"
+    HUGGINGFACE = "huggingface"
+    PEFT = "peft"
 
 
 def export(
@@ -32,7 +34,10 @@ def export(
     *,
     to: Annotated[
         Format,
-        typer.Option(help="a file of weights, or a folder with a program, a graph, a model card"),
+        typer.Option(
+            help="a file of weights; or a folder with a model card and a program (torch), a graph"
+            " (onnx), a pretrained network (huggingface) or its adapters (peft)"
+        ),
     ] = Format.SAFETENSORS,
     client: Annotated[
         str | None,

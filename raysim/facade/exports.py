@@ -1,4 +1,7 @@
-"""Exports of a run's model for other programs: plain PyTorch and ONNX, with a model card."""
+"""Exports of a run's model for other programs, with a model card.
+
+Programs are of plain PyTorch and ONNX. Folders for transformers and peft hold pretrained networks.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,25 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
+from raysim.api.components import called
 from raysim.errors import RunError, SettingsError, visible
 from raysim.facade.model_card import card
 from raysim.facade.predictions import TrainedModel
 from raysim.storage.atomic import replace_folder, write_json
 from raysim.storage.checkpoints import MODEL, save_tensors
+from raysim.workloads.datasets.files.applied import TextOfRun
+from raysim.workloads.models.pretrained.extra import check_extra
+from raysim.workloads.models.pretrained.model import HuggingFace
+
+if TYPE_CHECKING:
+    from raysim.workloads.models.stages import Staged
 
 TOLERANCE = 1e-5
 """Largest difference of an exported model's outputs from the network's, by their size or 1."""
@@ -28,6 +38,8 @@ PROGRAM, GRAPH = "model.pt2", "model.onnx"
 INPUTS, OUTPUTS = "inputs", "outputs"
 """Names of a graph's input and output."""
 ONNX = ("onnx", "onnxruntime", "onnxscript")
+TOKENS = 16
+"""Most tokens in the rows that check a pretrained network."""
 
 
 def check_format(name: str) -> None:
@@ -38,6 +50,8 @@ def check_format(name: str) -> None:
     """
     if name == "onnx" and (lacking := [package for package in ONNX if not find_spec(package)]):
         raise SettingsError(f"--to=onnx: needs {lacking[0]}: pip install 'raysim-fl[onnx]'")
+    if name in OF_PRETRAINED:
+        check_extra(f"--to={name}")
 
 
 def export(model: TrainedModel, to: str, out: Path, about: str) -> None:
@@ -54,10 +68,9 @@ def export(model: TrainedModel, to: str, out: Path, about: str) -> None:
         MachineError: the folder cannot be written.
     """
     example = _example(model)
-    program = _program(model, example)
 
     def write(folder: Path) -> None:
-        FORMATS[to](model, program, example, folder)
+        FORMATS[to](model, example, folder)
         settings = {k: v for k, v in model.settings.to_dict().items() if k != "out"}
         write_json(folder / "settings.json", settings)
         write_json(folder / "preparation.json", model.preparation.to_json())
@@ -138,16 +151,17 @@ def _check(
             )
 
 
-def _torch(model: TrainedModel, program: ExportedProgram, example: Tensor, folder: Path) -> None:
+def _torch(model: TrainedModel, example: Tensor, folder: Path) -> None:
     """Write the program of torch.export, and the network's state_dict."""
-    torch.export.save(program, folder / PROGRAM)
+    torch.export.save(_program(model, example), folder / PROGRAM)
     save_tensors(folder / MODEL, model.network.state_dict())
 
 
-def _onnx(model: TrainedModel, program: ExportedProgram, example: Tensor, folder: Path) -> None:
+def _onnx(model: TrainedModel, example: Tensor, folder: Path) -> None:
     """Write an ONNX graph, and check it in ONNX Runtime."""
     import onnxruntime
 
+    program = _program(model, example)
     with _exporting(model, "torch.onnx"):
         torch.onnx.export(
             program,
@@ -167,8 +181,65 @@ def _onnx(model: TrainedModel, program: ExportedProgram, example: Tensor, folder
     _check(model, example, "torch.onnx", compute)
 
 
-FORMATS: Mapping[str, Callable[[TrainedModel, ExportedProgram, Tensor, Path], Any]] = {
+def _huggingface(model: TrainedModel, example: Tensor, folder: Path) -> None:
+    """Write the network with its adapters merged, and check it in transformers."""
+    from raysim.workloads.models.pretrained.writing import example_of, write_tokenizer, write_whole
+
+    settings, network = _pretrained(model, "huggingface")
+    stored = model.preparation
+    compute = write_whole(settings, network, stored.outputs, stored.classes, folder)
+    texts = (c.tokenizer for c in model.columns.columns if isinstance(c, TextOfRun))
+    write_tokenizer(next(texts, settings.path), folder)
+    _check(model, example_of(network, min(example.shape[1], TOKENS)), "transformers", compute)
+
+
+def _peft(model: TrainedModel, example: Tensor, folder: Path) -> None:
+    """Write adapters, and check them in peft."""
+    from raysim.workloads.models.pretrained.writing import example_of, write_adapters
+
+    settings, network = _pretrained(model, "peft")
+    if not settings.lora.rank:
+        raise RunError(
+            f"{model.run}: --to=peft: model.lora.rank=0, so that there are no adapters;"
+            " --to=huggingface writes the whole network"
+        )
+    compute = write_adapters(settings, network, model.preparation.outputs, model.run, folder)
+    _check(model, example_of(network, min(example.shape[1], TOKENS)), "peft", compute)
+
+
+def _pretrained(model: TrainedModel, to: str) -> tuple[HuggingFace, Staged]:
+    """Return the settings of a pretrained network, and the network in float32.
+
+    Raises:
+        RunError: the run's network is none, or holds what such a folder has no place for.
+    """
+    from raysim.workloads.models.pretrained.writing import is_plain
+
+    settings, network = model.settings.model, model.network
+    if not isinstance(settings, HuggingFace):
+        raise RunError(
+            f"{model.run}: --to={to}: needs a run of a pretrained network (model.name=huggingface),"
+            f" and this is one of {called(settings)}; use --to=torch"
+        )
+    advice = "raysim.load returns the network as a module"
+    if settings.prompt:
+        raise RunError(
+            f"{model.run}: --to={to}: has no place for the vectors of a prompt"
+            f" (model.prompt={settings.prompt}); {advice}"
+        )
+    if not is_plain(network):
+        raise RunError(
+            f"{model.run}: --to={to}: has no place for what {called(model.settings.method)} adds to"
+            f" the network; {advice}"
+        )
+    return settings, network.float()
+
+
+OF_PRETRAINED = {"huggingface": _huggingface, "peft": _peft}
+"""Formats of pretrained networks alone."""
+FORMATS: Mapping[str, Callable[[TrainedModel, Tensor, Path], Any]] = {
     "torch": _torch,
     "onnx": _onnx,
+    **OF_PRETRAINED,
 }
 """Formats of folders, with what writes the model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from raysim.workloads.datasets.files.applied import (
     TextOfRun,
 )
 from raysim.workloads.datasets.files.dates import shown_forms
+from raysim.workloads.models.pretrained.model import HuggingFace
 
 if TYPE_CHECKING:
     from raysim.facade.predictions import TrainedModel
@@ -48,6 +50,39 @@ session = onnxruntime.InferenceSession("model.onnx")
 (outputs,) = session.run(None, {{"inputs": np.zeros((1, {shape}), "{name}")}})
 ```
 """,
+    "huggingface": """\
+```python
+from transformers import {kind}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+network = {kind}.from_pretrained(".")
+outputs = {use}
+```
+
+The adapters are merged into the weights, which are float32.
+""",
+    "peft": """\
+```python
+from peft import PeftModel
+from transformers import {kind}, AutoTokenizer
+
+base = "..."  # folder or name of the pretrained network: {base}
+tokenizer = AutoTokenizer.from_pretrained(base)
+network = {kind}.from_pretrained(base{labels})
+network = PeftModel.from_pretrained(network, ".")
+outputs = {use}
+```
+
+`adapter_model.safetensors` has the adapters, and the layers that differ from the base's.
+""",
+}
+CLASSIFIER = {
+    "kind": "AutoModelForSequenceClassification",
+    "use": 'network(**tokenizer("A text.", return_tensors="pt")).logits',
+}
+LANGUAGE_MODEL = {
+    "kind": "AutoModelForCausalLM",
+    "use": 'network.generate(**tokenizer("A prompt", return_tensors="pt"), max_new_tokens=64)',
 }
 
 
@@ -63,6 +98,11 @@ def card(model: TrainedModel, to: str, about: str, shape: Sequence[int], dtype: 
     """
     settings, name = model.settings, str(dtype).removeprefix("torch.")
     written = {"shape": ", ".join(map(str, shape)), "dtype": dtype, "name": name}
+    if isinstance(settings.model, HuggingFace):
+        is_language, classes = settings.model.task == "causal-lm", model.preparation.outputs
+        written |= LANGUAGE_MODEL if is_language else CLASSIFIER
+        written["labels"] = "" if is_language else f", num_labels={classes}"
+        written["base"] = _plain(Path(settings.model.path).name)
     sections = {
         "Use": USES[to].format(**written).rstrip(),
         "Inputs": "\n".join(_inputs(model, shape, name)),
@@ -129,7 +169,9 @@ def _columns(columns: ColumnsOfRun) -> Iterator[str]:
 
 def _outputs(model: TrainedModel) -> Iterator[str]:
     stored = model.preparation
-    if model.settings.dataset.scoring.classifies:
+    if model.columns.is_language:
+        yield f"Logits [batch, tokens, {stored.outputs}] of the next token."
+    elif model.settings.dataset.scoring.classifies:
         yield f"Logits [batch, {stored.outputs}]; softmax gives probabilities."
         if stored.classes:
             yield f"Classes in order: {_listed(stored.classes)}."

@@ -19,7 +19,7 @@ from raysim.api.scoring import FORWARD_TOKENS
 from raysim.config import Settings, parse
 from raysim.errors import DataError, RunError
 from raysim.facade.recorded import client_model
-from raysim.federation.federation import load_tensors, sample_dtype
+from raysim.federation.federation import sample_dtype
 from raysim.numbers.arrays import Array
 from raysim.numbers.tensors.packed import as_tensor
 from raysim.samples.data import Dataset
@@ -114,10 +114,8 @@ class TrainedModel:
                 f"{directory.preparation}: not there: it is lost, or an earlier version of raysim"
                 " ran it; run it again in another `out`"
             )
-        network = load_network(run, None, data_root, listener.note, best=False)
-        if client is not None:
-            tensors = client_model(run, client, listener=listener)
-            load_tensors(network, tensors, str(run))
+        own = None if client is None else client_model(run, client, listener=listener)
+        network = load_network(run, None, data_root, listener.note, best=False, own=own)
         return cls(run, settings, stored, network, _columns(directory, stored), listener)
 
     def predictions(self, data: Path) -> Iterator[pa.RecordBatch]:

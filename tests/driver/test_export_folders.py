@@ -129,7 +129,10 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "--out=no/x: must be a new folder in an existing one": (None, ("-o", "no/x")),
     "--out=run/x: lies in the run directory": (None, ("-o", "run/x")),
     "--client=9: must be from 0 to 2": (None, ("--client", "9")),
-    "'pickle' is not one of 'safetensors', 'torch', 'onnx'": (None, ("--to", "pickle")),
+    "'pickle' is not one of 'safetensors', 'torch', 'onnx', 'huggingface', 'peft'": (
+        None,
+        ("--to", "pickle"),
+    ),
     "model.safetensors: does not match its checksum": (_flipped("model.safetensors", LAST), ()),
     "preparation.json: is damaged": (_flipped("preparation.json"), ()),
     "run: holds no run": (

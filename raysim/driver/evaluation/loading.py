@@ -17,7 +17,7 @@ from raysim.errors import RunError, SettingsError
 from raysim.federation.federation import load_tensors, model_builder
 from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.numbers.seeds import seeded
-from raysim.numbers.tensors import set_base, state_of, unset_base
+from raysim.numbers.tensors import Tensors, set_base, state_of, unset_base
 from raysim.samples.data import Dataset, Split
 from raysim.samples.preparation import Preparation
 from raysim.storage.checkpoints import BEST_MODEL, MODEL
@@ -52,6 +52,7 @@ def load_network(
     note: Callable[[str], None],
     *,
     best: bool,
+    own: Tensors | None = None,
 ) -> nn.Module:
     """Return the trained network of a run.
 
@@ -61,6 +62,7 @@ def load_network(
         root: Returns the data root; called if a size or a unit is read from the samples.
         note: Called with a line if a checkpoint replaces a damaged file.
         best: Whether to return the network of the best round.
+        own: Tensors of a client's model to return instead.
 
     Raises:
         RunError: the directory holds no run or no model.
@@ -89,7 +91,7 @@ def load_network(
         raise RunError(
             f"{path}: has no {BEST_MODEL}: no round until its last checkpoint was evaluated"
         )
-    tensors = read_model(path, note, BEST_MODEL if best else MODEL)
+    tensors = own or read_model(path, note, BEST_MODEL if best else MODEL)
     if settings.method.changes_shapes and state_of(network).keys() <= tensors.keys():
         Network(network).load(tensors)
     load_tensors(network, tensors, str(path))

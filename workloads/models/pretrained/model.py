@@ -61,6 +61,11 @@ class Lora(SettingsGroup):
     )
     freeze_a: bool = Field(default=False, description="train B alone (FFA-LoRA)")
 
+    @property
+    def scale(self) -> float:
+        """Factor of the adapters' outputs."""
+        return 1.0 if self.alpha is None else self.alpha / self.rank
+
 
 class HuggingFace(Model):
     """Pretrained network of Hugging Face, fine-tuned by adapters, prompts or its own weights.

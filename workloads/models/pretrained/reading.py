@@ -38,12 +38,7 @@ def read_network(model: HuggingFace, tokens: int, classes: int) -> Staged:
         SettingsError: the network does not suit task or inputs, or the extra is missing.
         DataError: the files lack something, or cannot be read.
     """
-    origin = f"model.path={model.path}"
-    check_extra(origin)
-    folder = folder_of(model.path)
-    _check_configuration(configuration(folder, origin), origin)
-    check_weights(folder, origin)
-    network, new = _loaded(model, folder, origin, classes)
+    network, new = as_read(model, classes)
     _check_inputs(model, network, tokens, classes)
     network.requires_grad_(False)
     of_base = {id(parameter) for parameter in network.base_model.parameters()}
@@ -55,6 +50,36 @@ def read_network(model: HuggingFace, tokens: int, classes: int) -> Staged:
     features: Any = staged.features[0]
     features.drawn = frozenset(n for n, p in staged.named_parameters() if id(p) in drawn)
     return staged
+
+
+def as_read(model: HuggingFace, classes: int) -> tuple[Any, frozenset[str]]:
+    """Return a pretrained network as transformers reads it, and the names of weights it draws.
+
+    Args:
+        model: The model.
+        classes: Number of classes; of no meaning for the next token.
+
+    Raises:
+        SettingsError: there is no such folder, or the extra is missing.
+        DataError: the files lack something, or cannot be read.
+    """
+    origin = f"model.path={model.path}"
+    check_extra(origin)
+    folder = folder_of(model.path)
+    _check_configuration(configuration(folder, origin), origin)
+    check_weights(folder, origin)
+    return _loaded(model, folder, origin, classes)
+
+
+def head_of(network: Any) -> str:
+    """Return the name of a network's head: the last linear layer outside of its base."""
+    of_base = {id(layer) for layer in network.base_model.modules()}
+    names: list[str] = [
+        name
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear) and id(layer) not in of_base
+    ]
+    return names[-1]
 
 
 def _check_configuration(values: Mapping[str, Any], origin: str) -> None:
@@ -142,12 +167,8 @@ def _staged(network: Any, model: HuggingFace) -> Staged:
     """Return a network in three stages; its last layer is the head."""
     filler = network.config.get_text_config().pad_token_id or 0
     kind: type[Encoder] = Encoder
-    of_base = {id(layer) for layer in network.base_model.modules()}
-    *_, (name, head) = [
-        (name, layer)
-        for name, layer in network.named_modules()
-        if isinstance(layer, nn.Linear) and id(layer) not in of_base
-    ]
+    name = head_of(network)
+    head = network.get_submodule(name)
     if model.task == "causal-lm":
         kind = Decoder
     elif name == "score":  # as transformers' decoders have it
