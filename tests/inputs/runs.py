@@ -186,7 +186,9 @@ USED_CASES = [
     *(Case(words, ("own task",), run="config own task") for words in USES.values()),
     *(Case(words, ("checkpoints",), run="checkpoints file") for words in USES.values()),
     Case(USES["predict"], ("small.toml: no known format",), run="finished"),
-    Case(("export", "run", "--to", "peft"), ("model.name=huggingface", "--to=torch"), run="finished"),
+    Case(
+        ("export", "run", "--to", "peft"), ("model.name=huggingface", "--to=torch"), run="finished"
+    ),
     Case(("predict", "run", "nowhere.csv"), ("nowhere.csv: not there",), run="finished"),
 ]
 CASES = [*USED_CASES, *COMPARED_CASES, *REFUSED_CASES, *PATH_CASES, *RUN_CASES]
