@@ -40,7 +40,7 @@ UNKNOWN = {
     "method, far": (
         {"method.name": "qqqqqq"},
         "method.name=qqqqqq",
-        "pfedme, powersgd, qffl, scaffold",
+        "pfedme, powersgd, qffl, rolora, scaffold",
     ),
     "module": ({"model.name": "no_such:Net"}, "model.name=no_such:Net", "No module named"),
     "class": ({"model.name": "json:Net"}, "model.name=json:Net", "'Net'"),
