@@ -140,7 +140,11 @@ def network_size(dataset: Dataset, train: Callable[[], Split]) -> tuple[tuple[in
 
 
 def _outputs(dataset: Dataset, targets: Array) -> int:
-    """Return the number of classes, or of values of a target [N, ...]."""
+    """Return the number of classes or tokens, or of values of a target [N, ...]."""
+    more = dataset.scoring.columns_after_tokens
+    if more is not None:
+        tokens = targets[:, : targets.shape[1] - more]
+        return max(int(tokens.max(initial=0)) + 1, 1)
     if dataset.scoring.classifies and len(targets) and targets.dtype.kind in "iu":
         return max(int(targets.max()) + 1, 1)
     return max(math.prod(targets.shape[1:]), 1)

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import raysim
+from raysim.api.scoring import IGNORED
 from raysim.federation import written
 from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.samples.data import Split
@@ -89,6 +90,20 @@ def test_each_form_gives_the_same_samples(form, tmp_path, monkeypatch):
     assert network_size(Said(), lambda: found) == ((4,), 5)
     assert prepared(dataset, tmp_path, lambda *_: None)["train"] == path
     assert not [*path.parent.parent.glob(".*")]
+
+
+@pytest.mark.parametrize(
+    ("scoring", "more"), [(raysim.LANGUAGE_MODEL, []), (raysim.multiple_choice(), [99, 1])]
+)
+def test_outputs_of_a_language_model_are_the_tokens(scoring, more):
+    class Tokens(Given):
+        @property
+        def scoring(self):
+            return scoring
+
+    x = np.array([[3, 7, 2], [1, 1, -1]])
+    y = np.array([[7, 2, IGNORED, *more], [1, IGNORED, IGNORED, *more]])
+    assert network_size(Tokens(), lambda: raysim.Split(x, y)) == ((3,), 8)
 
 
 @pytest.mark.parametrize("form", BAD)
