@@ -234,6 +234,7 @@ TOKENS = {"dataset.name": f"{__name__}:Tokens", "clients": 3, "fraction": 1.0}
         ({}, 0),
         ({"lora.freeze_a": True}, LORA // 2),
         ({"train": None}, HEAD + 3),
+        ({"random.num_hidden_layers": 1}, 9312),
     ],
     ids=str,
 )
@@ -288,11 +289,25 @@ def test_checkpointed_activations_change_no_gradient(folders):
         assert torch.equal(gradient, gradients[1][name])
 
 
+def test_weights_are_drawn_from_a_configuration_alone(folders, tmp_path):
+    folder = changed(folders["llama"], tmp_path / "net")
+    (folder / "model.safetensors").unlink()
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16}
+    first, again = (built(folder, random=sizes, **CAUSAL) for _ in range(2))
+    other = built(folder, random=sizes, seed=1, **CAUSAL)
+    assert {tuple(p.shape) for p in trained(first).values()} == {(8, 16), (32, 8), (16, 8)}
+    for name, parameter in first.named_parameters():
+        assert torch.equal(parameter, again.get_parameter(name))
+    assert not torch.equal(first.head[0].weight, other.head[0].weight)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "target": ({"lora": {"targets": "key,q_proj"}}, "model.lora.targets=q_proj: names no layer"),
     "no layer": ({"lora": {"targets": "LayerNorm"}}, "model.lora.targets=LayerNorm: names no"),
     "rank": ({"lora": {"rank": 33}}, r"model.lora.rank=33: above .*query, 32 x 32; at most 32"),
     "pattern": ({"train": "*norm9*"}, r"model.train=\*norm9\*: matches no parameter .* allowed"),
+    "size": ({"random": {"hidden_sizes": 8}}, "model.random.hidden_sizes: .* 'hidden_size'"),
+    "sizes": ({"random": {"hidden_size": 30}}, "model.random=hidden_size=30: cannot be built"),
     "too long": ({"prompt": 60}, "takes at most 64 tokens .*; inputs have 6 and 60 vectors"),
 }
 

@@ -11,6 +11,7 @@ Sources:
   embeddings of tokens that are drawn from the vocabulary, one of the paper's ways.
 
 New weights are drawn from the run's seed: the head of a classification, adapters and prompts.
+With `random` all are, so that cost is measured without files: `model.random.num_hidden_layers=2`.
 
 The head of a classification is shared by all clients; `train=none` freezes it, and
 `method.name=fedper method.own=head` leaves each client its own.
@@ -82,6 +83,11 @@ class HuggingFace(Model):
     path: Annotated[str, AfterValidator(absolute)] = Field(
         description="folder of config.json and model.safetensors; minilm or smollm2 (dequantised"
         " Q4_1), which are fetched; or NAME@COMMIT of Hugging Face's hub"
+    )
+    random: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict,
+        description="sizes in place of those of config.json, by its names: all weights are then"
+        " drawn by the seed, and the folder needs none; without any, weights are the files'",
     )
     task: Literal["classification", "causal-lm"] = Field(
         default="classification", description="one class a text, or the next token at each position"
@@ -161,6 +167,8 @@ class HuggingFace(Model):
         """
         from raysim.workloads.models.pretrained.network import Encoder
 
+        if self.random:
+            return frozenset()
         drawn = {n for part in module.modules() if isinstance(part, Encoder) for n in part.drawn}
         tensors = (*module.named_parameters(), *module.named_buffers())
         names = (name for name, _ in tensors)

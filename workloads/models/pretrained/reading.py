@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from raysim.api.components import cause
+from raysim.api.components import cause, suggest
 from raysim.errors import DataError, SettingsError
 from raysim.workloads.models.pretrained.extra import check_extra, quiet
 from raysim.workloads.models.pretrained.folders import check_weights, configuration, folder_of
@@ -67,6 +67,8 @@ def as_read(model: HuggingFace, classes: int) -> tuple[Any, frozenset[str]]:
     check_extra(origin)
     folder = folder_of(model.path)
     _check_configuration(configuration(folder, origin), origin)
+    if model.random:
+        return _drawn(model, folder, origin, classes), frozenset()
     check_weights(folder, origin)
     return _loaded(model, folder, origin, classes)
 
@@ -100,11 +102,7 @@ def _loaded(
     Raises:
         DataError: the files cannot be read, or lack weights of the base.
     """
-    import transformers
-
-    kind, sizes = transformers.AutoModelForCausalLM, dict[str, Any]()
-    if model.task == "classification":
-        kind, sizes = transformers.AutoModelForSequenceClassification, {"num_labels": classes}
+    kind, sizes = _kind(model, classes)
     try:
         with quiet():
             network, told = kind.from_pretrained(
@@ -135,6 +133,45 @@ def _loaded(
     if lacking := sorted(name for name in of_base & new if POOLER not in name):
         raise DataError(f"{origin}: its weights lack {len(lacking)} tensors, such as {lacking[0]}")
     return network, frozenset(new)
+
+
+def _kind(model: HuggingFace, classes: int) -> tuple[Any, dict[str, Any]]:
+    """Return the class of transformers for a task, and settings of its configuration."""
+    import transformers
+
+    if model.task == "classification":
+        return transformers.AutoModelForSequenceClassification, {"num_labels": classes}
+    return transformers.AutoModelForCausalLM, {}
+
+
+def _drawn(model: HuggingFace, folder: Path, origin: str, classes: int) -> Any:
+    """Return a network of a folder's configuration and of `model.random`, of drawn weights.
+
+    Raises:
+        SettingsError: the configuration has no such size, or does not allow it.
+        DataError: the configuration cannot be read.
+    """
+    from transformers import AutoConfig
+
+    kind, sizes = _kind(model, classes)
+    how = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(folder, **how, **sizes)
+    except Exception as error:  # as above
+        raise DataError(f"{origin}: cannot be read: {cause(error)}") from error
+    known = [name for name, value in config.to_dict().items() if type(value) is int]
+    for name, size in model.random.items():
+        if name not in known:
+            raise SettingsError(f"model.random.{name}: no such size; {suggest(name, known)}")
+        setattr(config, name, size)
+    try:
+        with quiet():
+            dtype = getattr(torch, model.dtype)
+            return kind.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    except Exception as error:  # of sizes that do not go together
+        shown = ",".join(f"{name}={size}" for name, size in model.random.items())
+        raise SettingsError(f"model.random={shown}: cannot be built: {cause(error)}") from error
 
 
 def _check_inputs(model: HuggingFace, network: Any, tokens: int, classes: int) -> None:
