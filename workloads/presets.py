@@ -95,6 +95,29 @@ _FEDIT = _OWN_TEXT.replace(
     dataset={"name": "spam-assassin", "text": True, "length": 64},
     partition={"name": "iid"},
 )
+_INSTRUCTIONS = _OWN_PROMPTS.replace(
+    "FedIT: means of the adapters of SmolLM2, on prompts and answers drawn by rule",
+    dataset={"name": "instructions", "length": 64},
+    partition={"name": "natural"},
+    clients=8,
+    rounds=10,
+    fraction=0.5,
+    local={"lr": 0.001},
+    analysis=[],
+)
+_FLOWERTUNE = _INSTRUCTIONS.replace(
+    "FlowerTune's shape: 20 clients, 2 a round, 10 steps, rank 32, cosine rate",
+    note="Numbers of Flower's template of FlowerTune. Its network is Mistral-7B in 4 bits, its data"
+    " are instructions of 4 fields, its clients take 512 tokens; those are SmolLM2, and drawn"
+    " instructions, here. model.random draws a network of any size.",
+    partition={"name": "iid"},
+    model={"lora": {"rank": 32, "alpha": 64.0}},
+    clients=20,
+    rounds=200,
+    fraction=0.1,
+    local={"steps": 10, "batch_size": 16, "lr": 5e-5, "lr_min": 1e-6},
+    evaluation={"every": 20},
+)
 ADAPTERS = {
     "fedit-mails": _FEDIT,
     "ffa-lora-mails": _FEDIT.replace(
@@ -107,8 +130,10 @@ ADAPTERS = {
     "rolora-mails": _FEDIT.replace(
         "RoLoRA: fedit-mails with rounds of B and of A in turn", method={"name": "rolora"}
     ),
+    "fedit-instructions": _INSTRUCTIONS,
+    "flowertune": _FLOWERTUNE,
 }
-"""Presets whose names are papers' methods of adapters, which are settings here; data, network and
+"""Presets of adapters, most named by papers' methods, which are settings here; data, network and
 local training are chosen."""
 
 START = {

@@ -1,6 +1,6 @@
-"""Published tables of the papers by name: grids of runs with settings and values.
+"""Tables by name: the papers' published ones, and those of adapters, which no paper has.
 
-Importing this module reads the `tables.toml` of every paper, without torch.
+Importing this module reads the `tables.toml` of every paper and `adapters/*.toml`, without torch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from raysim.api.components import look_up
 from raysim.errors import SettingsError, visible
 from raysim.workloads.papers.table import PaperCell, PaperTable
 from raysim.workloads.papers.table_file import read_tables
+from raysim.workloads.sweeps import read_sweep
 
+_FOLDER = Path(__file__).parent
 TABLES: Mapping[str, PaperTable] = {
     table.name: table
     for name in ("fedmax", "dnc", "fedmmd", "fedfusion", "flexchill", "mifl", "pfllib")
-    for table in read_tables(Path(__file__).parent / "papers" / name / "tables.toml")
-}
+    for table in read_tables(_FOLDER / "papers" / name / "tables.toml")
+} | {path.stem: read_sweep(str(path)) for path in sorted(_FOLDER.glob("adapters/*.toml"))}
 
 
 def find(name: str) -> PaperTable:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import raysim
+from raysim.api.scoring import LANGUAGE_MODEL
 from raysim.config import Settings
 from raysim.facade.own_data import is_own_data
 from raysim.federation.federation import from_settings
@@ -37,8 +38,10 @@ SMALL = {
     "partition.minimum": 1,
     "partition.samples": 4,
     "dataset.image_size": 32,
+    "model.lora.rank": 4,
 }
-"""Values of settings, where a preset has them set; ResNets take no smaller photographs."""
+"""Values of settings, where a preset has them set; ResNets take no smaller photographs, and tiny
+networks no higher rank."""
 COHORT = 2
 LARGE = "resnet50"
 """The network of which one client a round has to do."""
@@ -52,7 +55,8 @@ def small(settings: Settings, out: Path) -> Settings:
     overrides = {key: value for key, value in SMALL.items() if values.get(key) is not None}
     overrides |= {"rounds": 1, "engine.backend": "inline", "out": str(out)}
     if values["model.name"] == "huggingface":
-        overrides["model.path"] = str(save_network(out.with_name("network")))
+        kind = "bert" if settings.model.task == "classification" else "llama"
+        overrides["model.path"] = str(save_network(out.with_name("network"), kind))
     cohort = 1 if settings.model.title == LARGE else COHORT
     if settings.cohort_size > cohort and settings.fraction < 1:
         overrides["fraction"] = cohort / settings.clients
@@ -69,9 +73,13 @@ def tiny(dataset: Dataset, rows: int) -> Split:
     if name in ("synthetic", "plane"):
         x = draw.standard_normal((rows, *shape), np.float32)
     else:
-        top = {"shakespeare": 80, "mimic3": 2, "spam-assassin": SIZES["vocab_size"]}.get(name, 256)
+        tokens = dict.fromkeys(("spam-assassin", "instructions"), SIZES["vocab_size"])
+        top = {"shakespeare": 80, "mimic3": 2, **tokens}.get(name, 256)
         x = draw.integers(0, top, (rows, *shape), np.uint8)
-    y = np.arange(rows) % dataset.classes
+    if dataset.scoring is LANGUAGE_MODEL:
+        y = np.roll(x, -1, 1).astype(np.int64)  # any token follows the last one
+    else:
+        y = np.arange(rows) % dataset.classes
     return Split(x, y, columns(name, rows, draw))
 
 
@@ -85,6 +93,8 @@ def columns(name: str, rows: int, draw: np.random.Generator) -> Mapping[str, Any
     if name == "mimic3":
         ages, genders = draw.integers(0, 10, rows), draw.integers(0, 2, rows)
         return {"subject": np.arange(rows), "age_group": ages, "gender": genders}
+    if name == "instructions":
+        return {"kind": owner % 8}
     if name == "synthetic":
         return {"user": np.arange(rows) % 100}
     return {}
@@ -97,7 +107,7 @@ def settings(request, monkeypatch, tmp_path) -> Settings:
     each = EACH.get(chosen.dataset.title, 6)
     rows = {
         "train": max(each * min(chosen.clients, 1000), 40),
-        "test": min(2 * chosen.dataset.classes, 200),
+        "test": min(2 * (chosen.dataset.classes or 10), 200),
     }
 
     def prepare(dataset, root, progress):

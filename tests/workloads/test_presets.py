@@ -164,6 +164,15 @@ def test_methods_of_adapters_are_fedit_but_for_a_setting(name):
     assert all(defaults.get(key) == changed[key] for key in changed.keys() - ADAPTERS[name].keys())
 
 
+def test_flowertune_has_the_numbers_of_its_template():
+    values = dotted(PRESETS["flowertune"].settings.to_dict())
+    sizes = ("clients", "fraction", "rounds", "local.steps", "local.batch_size")
+    assert [values[key] for key in sizes] == [20, 0.1, 200, 10, 16]
+    assert (values["model.lora.rank"], values["model.lora.alpha"]) == (32, 64.0)
+    rate = [values[f"local.{name}"] for name in ("schedule", "lr", "lr_min")]
+    assert rate == ["cosine", 5e-5, 1e-6]
+
+
 def test_a_key_has_one_origin():
     assert origins("a b.c", "d", "e") == {
         "a": "printed",

@@ -11,12 +11,14 @@ from raysim import Settings
 from raysim.errors import SettingsError
 from raysim.results.metrics import parse_metric
 from raysim.tuning.tables.plan import make_plan
+from raysim.tuning.tables.searches import read_tune, to_search
 from raysim.user_input import dotted
 from raysim.workloads.datasets.prepared import missing_files
 from raysim.workloads.papers.preset import ORIGINS
 from raysim.workloads.tables import TABLES, PaperCell, find
 
-CELLS = [(table, cell) for table in TABLES.values() for cell in table.cells]
+OF_PAPERS = {name: table for name, table in TABLES.items() if table.paper}
+CELLS = [(table, cell) for table in OF_PAPERS.values() for cell in table.cells]
 
 # By hand, from the papers' texts.
 PUBLISHED = {
@@ -155,7 +157,7 @@ def settings_of(name: str, row: str, column: str) -> dict[str, object]:
 
 
 def test_published_cells_of_each_table():
-    counts = {name: sum(cell.is_published for cell in t.cells) for name, t in TABLES.items()}
+    counts = {name: sum(cell.is_published for cell in t.cells) for name, t in OF_PAPERS.items()}
     assert counts == PUBLISHED
     assert sum(counts.values()) == 587
 
@@ -249,6 +251,39 @@ def test_metrics_are_columns_of_the_cells_runs_and_targets_can_be_reached(resolv
             assert cell.published is None or settings.rounds >= cell.published, cell
         elif column:
             assert settings.target_accuracy is None, cell
+
+
+OWN = {
+    "adapters-1": {
+        "trained": ("head", "LoRA 4", "LoRA 8", "LoRA 16", "FFA-LoRA 8", "all weights"),
+        "others": ("LoRA 8, local", "LoRA 8, centralised"),
+        "steps": (15, 4, 4),
+    },
+    "adapters-2": {
+        "trained": ("FedIT", "FFA-LoRA", "FedSA-LoRA", "RoLoRA", "FlexLoRA", "HetLoRA"),
+        "others": ("FLoRA", "FedEx-LoRA", "FedDPA", "local"),
+        "steps": (10, 4, 4),
+    },
+    "adapters-privacy": {"trained": ("FedIT", "FFA-LoRA"), "others": (), "steps": (15, 10, 3)},
+}
+"""Rows of tables that no paper prints, and their rounds, clients of a round and steps of each."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_tables_of_adapters_have_runs_of_one_budget_and_searches_on_held_out_samples(name):
+    table, expected = make_plan(TABLES[name]), OWN[name]
+    assert table.paper is None and table.rows == (*expected["trained"], *expected["others"])
+    assert all(all(cell.origins.values()) for cell in table.cells)
+    settings = [cell.run.settings for cell in table.cells]
+    assert {(s.rounds, s.cohort_size, s.local.steps) for s in settings} == {expected["steps"]}
+    tune = read_tune(table.tune)
+    for search in to_search(table, tune):
+        trial = search.study.settings
+        assert trial.rounds == (tune.rounds or trial.rounds) <= expected["steps"][0]
+        assert trial.evaluation.holdout == 0.1 and not trial.evaluation.test
+    notes = " ".join(table.notes)
+    assert ("Hypothetical" in notes) is (name == "adapters-privacy")
+    assert ("dequantised Q4_1" in notes) is (name == "adapters-2")
 
 
 def test_analyses_compare_with_the_run_of_the_reference_row():

@@ -38,6 +38,9 @@ class TuneTable(BaseModel):
     space: dict[str, Any] = Field(description="ranges by setting, as in [study]")
     trials: int = Field(default=12, ge=1, le=10**6, strict=True, description="trials of a search")
     seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
+    rounds: int | None = Field(
+        default=None, ge=1, strict=True, description="rounds of a trial; default: of the runs"
+    )
     holdout: float = Field(
         default=0.1, gt=0, lt=1, description="fraction of each client's samples that judges"
     )
@@ -111,7 +114,7 @@ def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
     ordered = {key: entries[key] for key in keys}
     for title, cells, settings in units:
         with _named(title):
-            study, options = _study(_searchable(settings, tune.holdout), tune, ordered)
+            study, options = _study(_searchable(settings, tune), tune, ordered)
         known_titles = {search.title for search in searched}
         unique_title = title if title not in known_titles else f"{title} ({cells[0].label})"
         searched.append(Searched(unique_title, cells, study, options))
@@ -198,13 +201,15 @@ def _by_cell(plan: PaperTable) -> Iterator[tuple[str, tuple[PaperCell, ...], Set
         yield run.label, cells, run.settings
 
 
-def _searchable(settings: Settings, holdout: float) -> Settings:
+def _searchable(settings: Settings, tune: TuneTable) -> Settings:
     """Return the settings of trials, which judge by held-out samples alone."""
+    rounds = min(tune.rounds or settings.rounds, settings.rounds)
     quiet = {"analysis": (), "trace": False, "tracker": None, "keep_clients": False}
     quiet |= {"target_accuracy": None, "patience": None, "patience_metric": None}
     names = ("test", "train_set", "clients", "trained")
     unseen = dict.fromkeys((f"evaluation.{name}" for name in names), False)
-    return settings.override({**quiet, **unseen, "evaluation.holdout": holdout})
+    judged = {"rounds": rounds, "evaluation.holdout": tune.holdout}
+    return settings.override({**quiet, **unseen, **judged})
 
 
 def _study(

@@ -24,7 +24,7 @@ from raysim.samples.data import Model
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.run_directory import RunDirectory
 
-BASE = "base of frozen tensors"
+BASE = "frozen tensors"
 """Name of the base's digest in an identity."""
 
 

@@ -136,6 +136,13 @@ def test_the_budget_names_a_pruner_and_its_options(searched):
     )
 
 
+@pytest.mark.parametrize(("rounds", "of_runs", "trials"), [(2, 5, 2), (9, 5, 5), (None, 5, 5)])
+def test_trials_may_have_fewer_rounds_than_runs(searched, rounds, of_runs, trials):
+    tune, searches = searched(settings={"rounds": of_runs}, space=LR, rounds=rounds)
+    assert {search.study.settings.rounds for search in searches} == {trials}
+    assert f" trials of {trials} rounds" in budget(tune, searches)
+
+
 def test_a_row_is_searched_on_its_first_column_with_data(searched, tmp_path):
     """As its other cells are left out without data; a column that is named must have it."""
     (tmp_path / "own.csv").write_text("x,y\n1,0\n2,1\n")

@@ -1,0 +1,1 @@
+"""Tables of adapters on pretrained networks: sweeps, a file each, which `raysim table` runs."""
