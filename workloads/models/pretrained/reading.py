@@ -46,10 +46,10 @@ def read_network(model: HuggingFace, tokens: int, classes: int) -> Staged:
         if name in new or (model.task == "classification" and id(parameter) not in of_base):
             parameter.requires_grad_(True)
     drawn = {id(p) for name, p in network.named_parameters() if name in new}
-    staged = _staged(network, model)
-    features: Any = staged.features[0]
-    features.drawn = frozenset(n for n, p in staged.named_parameters() if id(p) in drawn)
-    return staged
+    built = staged(network, model)
+    features: Any = built.features[0]
+    features.drawn = frozenset(n for n, p in built.named_parameters() if id(p) in drawn)
+    return built
 
 
 def as_read(model: HuggingFace, classes: int) -> tuple[Any, frozenset[str]]:
@@ -200,7 +200,7 @@ def _check_inputs(model: HuggingFace, network: Any, tokens: int, classes: int) -
         raise SettingsError(f"{origin}: caps logits ({capped[0]}), which is not supported")
 
 
-def _staged(network: Any, model: HuggingFace) -> Staged:
+def staged(network: Any, model: HuggingFace) -> Staged:
     """Return a network in three stages; its last layer is the head."""
     filler = network.config.get_text_config().pad_token_id or 0
     kind: type[Encoder] = Encoder
