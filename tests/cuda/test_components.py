@@ -26,6 +26,7 @@ MORE: dict[str, dict[str, Any]] = {
 """Further settings that a component needs."""
 NOT_HERE = {
     "analysis=decision_regions": "needs inputs of two numbers",
+    "analysis=answers": "needs a dataset of text",
 }
 """Components that this task does not have, and why."""
 EVALUATIONS: dict[str, dict[str, Any]] = {

@@ -12,8 +12,9 @@ from raysim.analysis import ANALYSES
 from tests.tasks import make_settings
 
 SIZES = (40, 1, 17, 30, 9, 24, 40, 12)
-OF_ANY_INPUTS = [name for name in ANALYSES if "two_inputs" not in ANALYSES.get(name).needs]
-"""Analyses that do not need inputs of two numbers."""
+OF_SOME_INPUTS = {"two_inputs", "language"}
+OF_ANY_INPUTS = [n for n in ANALYSES if OF_SOME_INPUTS.isdisjoint(ANALYSES.get(n).needs)]
+"""Analyses that do not need inputs of two numbers, or of text."""
 EVERYTHING = {
     **{"evaluation.clients": True, "evaluation.every": 2},
     **{"rounds": 5, "checkpoint_every": 2},
