@@ -201,6 +201,8 @@ ODD_CASES = [
     run(*NET, "model.path=org/net@v1", says=("model.path=org/net@v1: must name a commit by its",)),
     run(*NET, "model.path=KIT", says=("model.path=KIT: has no config.json",)),
     run(*NET, says=("model.path: must be given",)),
+    run(*PACK, "model.random.hidden_size=0", says=("model.random=0: must be greater",)),
+    run(*PACK, "model.random=8", says=("model.random=8: ",)),
     run(*PACK, "model.lora.rank=-1", says=("model.lora.rank=-1: must be greater",)),
     run(*PACK, "model.lora.ranks=1", says=("model.lora.ranks: no such setting; did you mean",)),
     run(*PACK, "model.lora=3", says=("model.lora=3: ",)),

@@ -10,7 +10,7 @@ import pytest
 from raysim.workloads import papers
 from raysim.workloads.figures import FIGURES
 from raysim.workloads.papers.table_file import read_tables
-from raysim.workloads.presets import PRESETS
+from raysim.workloads.presets import ADAPTERS, PRESETS
 from raysim.workloads.tables import TABLES
 
 FOLDERS = sorted(path.parent for path in Path(papers.__file__).parent.glob("*/presets.py"))
@@ -31,9 +31,10 @@ def test_all_that_a_paper_holds_begins_with_its_name_and_is_registered(folder):
         assert names == {n for n in registered if n.startswith(f"{folder.name}-")}
 
 
-def test_all_else_that_is_registered_is_for_getting_started():
+def test_all_else_that_is_registered_is_of_adapters_or_for_getting_started():
     prefixes = tuple(f"{folder.name}-" for folder in FOLDERS)
+    adapters = [*ADAPTERS, "adapters-1", "adapters-2", "adapters-privacy"]
     others = [n for n in (*PRESETS, *TABLES, *FIGURES) if not n.startswith(prefixes)]
     mnist = ["mnist-fedavg", "mnist-noniid", "mnist-1000", "mnist-million"]
     own = ["own-data", "own-images", "own-text", "own-prompts"]
-    assert others == [*own, *mnist]
+    assert others == [*own, *mnist, *adapters]
