@@ -33,6 +33,10 @@ class Environment:
 
 PEERS = {
     "flower": Environment(("flwr[simulation]==1.41.0",), ("flwr", "ray")),
+    "flower-peft": Environment(
+        ("flwr[simulation]==1.41.0", "transformers==5.24.0", "peft==0.21.2"),
+        ("flwr", "ray", "transformers", "peft"),
+    ),
     "pfl": Environment(("pfl==0.6.0", "pyyaml"), ("pfl",)),  # its benchmarks read YAML
 }
 

@@ -156,6 +156,14 @@ class Runner:
             with suppress(psutil.NoSuchProcess):
                 act(process)
 
+    def memory(self) -> int:
+        """Return the proportional memory of the system's processes, after a round, in bytes."""
+        found = 0
+        for process in self._family:
+            with suppress(psutil.Error):  # it has ended
+                found += process.memory_full_info().pss
+        return found
+
     def close(self) -> None:
         """End the system, and whatever it leaves behind, also where this is interrupted."""
         assert self._process.stdin and self._process.stdout

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tests.benchmarks.peers.turns import Turns
-from tests.benchmarks.peers.work import Case, open_data, train
+from tests.benchmarks.peers.work import Case, open_data, train, travelling
 
 
 def work(case: Case, folder: Path, layout: str, pipe: Connection) -> None:
@@ -23,10 +23,10 @@ def work(case: Case, folder: Path, layout: str, pipe: Connection) -> None:
     torch.set_num_threads(1)
     x, y = open_data(folder)
     model = case.build().to(memory_format=getattr(torch, layout))
-    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    start = {name: tensor.clone() for name, tensor in travelling(model).items()}
     while (clients := pipe.recv()) is not None:
         for client in clients:
-            model.load_state_dict(start)
+            model.load_state_dict(start, strict=False)
             train(model, x[client], y[client], case)
         pipe.send(None)
 

@@ -2,6 +2,7 @@
 
 The client does what Flower's PyTorch tutorial does, with the bare loop's local steps in place of a
 DataLoader. Model and data are resident in the actors, which its documentation leaves to the user.
+Frozen parameters are not sent, as users of peft do.
 FedProx is FedAvg whose clients add the term, as its strategy `FedProx` has them do.
 """
 
@@ -21,7 +22,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from tests.benchmarks.peers.turns import EndedError, Turns
-from tests.benchmarks.peers.work import ROUNDS, Case, open_data, train
+from tests.benchmarks.peers.work import ROUNDS, Case, open_data, train, travelling
 
 client_app = ClientApp()
 
@@ -38,12 +39,12 @@ def resident(case: str, folder: str) -> tuple[Any, ...]:
 def train_client(message: Message, context: Context) -> Message:
     config = message.content["config"]
     case, x, y, model = resident(config["case"], config["folder"])
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict(), strict=False)
     client = int(context.node_config["partition-id"])
     train(model, x[client], y[client], case)
     content = RecordDict(
         {
-            "arrays": ArrayRecord(model.state_dict()),
+            "arrays": ArrayRecord(travelling(model)),
             "metrics": MetricRecord({"num-examples": len(y[client])}),
         }
     )
@@ -79,15 +80,15 @@ class TakingTurns(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-def run(case: Case, folder: Path, turns: Turns) -> None:
-    """Train rounds."""
+def run(case: Case, folder: Path, turns: Turns, actors: int | None = None) -> None:
+    """Train rounds on so many actors; None: one a core."""
     server_app = ServerApp()
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         TakingTurns(case, turns).start(
             grid=grid,
-            initial_arrays=ArrayRecord(case.build().state_dict()),
+            initial_arrays=ArrayRecord(travelling(case.build())),
             num_rounds=ROUNDS,
             train_config=ConfigRecord({"case": case.to_json(), "folder": str(folder)}),
         )
@@ -98,7 +99,7 @@ def run(case: Case, folder: Path, turns: Turns) -> None:
             client_app=client_app,
             num_supernodes=case.clients,
             backend_config={
-                "init_args": {"address": "local", "num_cpus": os.cpu_count()},
+                "init_args": {"address": "local", "num_cpus": actors or os.cpu_count()},
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             },
         )

@@ -10,6 +10,7 @@ Legend: B batch, n samples.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+FOLDER = "PRETRAINED_FOLDER"
+"""Variable of the environment with the folder of a pretrained network."""
 Samples = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 
 
@@ -135,6 +138,27 @@ NETWORKS = {
     "char-lstm": Network(char_lstm, (80,), classes=80),
     "pfl-cifar-cnn": Network(pfl_cnn, (3, 32, 32)),
 }
+
+
+class LastLogits(nn.Module):
+    """Logits of the token after windows of tokens, by a language model with adapters."""
+
+    def __init__(self) -> None:
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM
+
+        super().__init__()
+        base = AutoModelForCausalLM.from_pretrained(os.environ[FOLDER], local_files_only=True)
+        lora = LoraConfig(r=8, lora_alpha=8, target_modules=["q_proj", "v_proj"])
+        self.network = get_peft_model(base, lora)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.network(input_ids=x, use_cache=False, logits_to_keep=1).logits
+        return logits[:, -1]
+
+
+PRETRAINED = {"smollm2-lora": Network(LastLogits, (64,), classes=49152)}
+"""Networks that need transformers and peft, and the files of a folder."""
 
 
 def convolves(module: nn.Module) -> bool:

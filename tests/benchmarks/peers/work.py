@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from numpy.lib.format import open_memmap
 from torch import Tensor, nn
 
-from tests.benchmarks.peers.networks import NETWORKS
+from tests.benchmarks.peers.networks import NETWORKS, PRETRAINED, Network
 
 ROUNDS = 1_000_000
 """Rounds that a system is told to train; the comparison ends it before."""
@@ -50,12 +50,23 @@ class Case:
 
     def build(self) -> nn.Module:
         """Build the network with new weights."""
-        return NETWORKS[self.network].build()
+        return network_of(self).build()
+
+
+def network_of(case: Case) -> Network:
+    """Return the network of a case, and its samples."""
+    return {**NETWORKS, **PRETRAINED}[case.network]
+
+
+def travelling(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a model that are sent: all but frozen parameters."""
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    return {name: t for name, t in model.state_dict().items() if name not in frozen}
 
 
 def make_data(case: Case, folder: Path) -> None:
     """Write the inputs [K, n, ...] and labels [K, n] of a case."""
-    network = NETWORKS[case.network]
+    network = network_of(case)
     first_x, _ = network.samples(1, np.random.default_rng(0))
     size = (case.clients, case.samples)
     x = open_memmap(folder / "x.npy", "w+", first_x.dtype, (*size, *network.shape))
