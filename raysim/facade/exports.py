@@ -198,11 +198,11 @@ def _peft(model: TrainedModel, example: Tensor, folder: Path) -> None:
     from raysim.workloads.models.pretrained.writing import example_of, write_adapters
 
     settings, network = _pretrained(model, "peft")
-    if not settings.lora.rank:
-        raise RunError(
-            f"{model.run}: --to=peft: model.lora.rank=0, so that there are no adapters;"
-            " --to=huggingface writes the whole network"
-        )
+    if not settings.lora.rank or settings.random:
+        why = "model.random: the base's drawn weights are in no file"
+        if not settings.lora.rank:
+            why = "model.lora.rank=0, so that there are no adapters"
+        raise RunError(f"{model.run}: --to=peft: {why}; --to=huggingface writes the whole network")
     compute = write_adapters(settings, network, model.preparation.outputs, model.run, folder)
     _check(model, example_of(network, min(example.shape[1], TOKENS)), "peft", compute)
 

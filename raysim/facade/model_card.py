@@ -170,7 +170,7 @@ def _columns(columns: ColumnsOfRun) -> Iterator[str]:
 def _outputs(model: TrainedModel) -> Iterator[str]:
     stored = model.preparation
     if model.columns.is_language:
-        yield f"Logits [batch, tokens, {stored.outputs}] of the next token."
+        yield "Logits [batch, tokens, vocabulary] of the next token."
     elif model.settings.dataset.scoring.classifies:
         yield f"Logits [batch, {stored.outputs}]; softmax gives probabilities."
         if stored.classes:

@@ -12,6 +12,8 @@ import pytest
 import ray
 from nbclient import NotebookClient
 
+from raysim.workloads.datasets.fetch import data_root
+from raysim.workloads.models.pretrained.packs import MODELS_FOLDER
 from tests.docs.blocks import ROOT
 
 pytestmark = pytest.mark.ci
@@ -35,6 +37,8 @@ STORED = {
 )
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Without a dataset that was fetched before, a way to fetch one, or a warning."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / MODELS_FOLDER).symlink_to(data_root() / MODELS_FOLDER)
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
     monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
@@ -42,7 +46,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     work.mkdir()
     notebook = nbformat.read(path, as_version=4)
     place = {"metadata": {"path": str(work)}}
-    NotebookClient(notebook, timeout=300, resources=place).execute()
+    NotebookClient(notebook, timeout=900, resources=place).execute()
     outputs = [each for cell in notebook.cells for each in cell.get("outputs", [])]
     assert [each.text for each in outputs if each.get("name") == "stderr"] == []
     assert any("image/svg+xml" in each.get("data", {}) for each in outputs)
@@ -71,5 +75,5 @@ def test_a_notebook_is_stored_without_outputs(path: Path):
 
 def test_the_page_of_examples_lists_them():
     page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
-    assert len(NOTEBOOKS) == 4
+    assert len(NOTEBOOKS) == 5
     assert [path.name for path in NOTEBOOKS if f"({path.name})" not in page] == []

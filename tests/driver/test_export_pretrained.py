@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from torch import Tensor
 
 import raysim
 from raysim.api.components import build_component
+from raysim.errors import RaysimError
 from raysim.facade.predictions import TrainedModel
 from raysim.workloads.models.pretrained import extra
 from raysim.workloads.models.pretrained.extra import quiet
@@ -52,12 +55,14 @@ CASES = {
     "ranks": Trained("bert", {"method.name": "flexlora", "method.ranks": "1,4,8"}),
     "a head": Trained("bert", {"model.lora.rank": 0}),
     "all": Trained("llama", {**ANSWERS, "model.lora.rank": 0, "model.train": "all"}),
+    "drawn weights": Trained("bert", {"model.random.num_hidden_layers": 1}),
     "a moved base": Trained("bert", {"method.name": "flora"}),
     "a moved base and adapters": Trained("llama", {**ANSWERS, "method.name": "fedex_lora"}),
 }
 NO_ADAPTERS = {
     "a head": "model.lora.rank=0",
     "all": "model.lora.rank=0",
+    "drawn weights": "model.random: the base's drawn weights are in no file",
     "a moved base": "bert.encoder.layer.0.attention.self.query",
     "a moved base and adapters": "model.layers.0.self_attn.q_proj",
 }
@@ -174,6 +179,30 @@ def test_the_model_of_a_client(folders, trained):
         assert command("export", "run", "--to", to, "--client", "o1", "-o", to)[0] == 0
     assert near(logits(read("huggingface", of)), own)
     assert near(logits(with_adapters(read(folders["bert"], of), "peft")), own)
+
+
+def _other(folder: Path) -> None:
+    save_network(folder, "bert", initializer_range=0.1)
+
+
+BASES = {
+    "model.path=network: no such folder": shutil.rmtree,
+    "network: has no weights (model.safetensors)": lambda f: (f / "model.safetensors").unlink(),
+    "frozen tensors are not those of the run": _other,
+}
+
+
+@pytest.mark.parametrize("message", BASES)
+def test_a_base_that_is_gone_or_another_is_one_line(folders, trained, tmp_path, message):
+    base = tmp_path / "network"
+    shutil.copytree(folders["bert"], base)
+    command = trained(Trained("bert", {"model.path": str(base)}))
+    BASES[message](base)
+    for words in (("predict", "run", "pets.csv"), ("export", "run", "--to", "peft")):
+        code, _, said = command(*words)
+        assert code == 2 and message in said and said.count("\n") == 1, said
+    with pytest.raises(RaysimError, match=re.escape(message)):
+        raysim.load("run")
 
 
 def test_the_folders_say_what_they_are(folders, trained):

@@ -64,7 +64,8 @@ def write_whole(
     if classes:
         plain.config.id2label = dict(enumerate(classes))
         plain.config.label2id = {name: number for number, name in enumerate(classes)}
-    plain.config.pad_token_id = _filler(network)
+    if model.task == "classification":
+        plain.config.pad_token_id = _filler(network)  # a decoder finds the last token by it
     with quiet():
         plain.save_pretrained(folder)
         again = type(plain).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
