@@ -8,8 +8,8 @@ and no values. Bases are in bfloat16; adapters and two states of Adam are float3
 - estimated: what `engine.vectorize=auto` takes a stack for (`training.stacked.stack_size`); auto
   keeps it below 60% of the card.
 - kept: base, adapters, gradients, states, and what autograd keeps for the backward pass. Attention
-  is counted as fused kernels do it, without matrices of tokens by tokens. A run takes more than
-  this: gradients of activations, the optimizer's and CUDA's workspaces, other actors.
+  is counted as fused kernels do it, without matrices of tokens by tokens. A stack takes more at its
+  peak: gradients of activations, values between kernels, workspaces.
 - seconds: operations of forward and backward pass, counted, at half of the card's peak.
 """
 
