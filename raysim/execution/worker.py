@@ -133,10 +133,9 @@ class Worker:
             model = federation.network(settings.seed, settings.method)
             with seeded(settings.seed, "network"):
                 network = settings.method.network(model)
-            self._base = hold_base(federation, network)
-        else:
-            self._base = HeldBase.of(network)
+            hold_base(federation, network)
         placed = Network(network).placed(self.device)
+        self._base = HeldBase.of(placed.module)
         self._results = {name: WorkerResult(self._name) for name in CALLS}
         recorder = recorder_on(self.device, note=partial(_note, self._results))
         parts = (placed, settings.local, settings.engine.precision, recorder)

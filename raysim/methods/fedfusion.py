@@ -85,8 +85,9 @@ class FedFusion(FedAvg):
         """
         fused = copy.deepcopy(model)
         fused.features = Fused(model.get_submodule("features"), self.operator, self.conv_start)
+        dtype = next(p.dtype for p in model.parameters() if p.requires_grad)
         for parameter in fused.features.parameters(recurse=False):
-            parameter.data = parameter.to(next(model.parameters()).dtype)
+            parameter.data = parameter.to(dtype)
         return fused
 
     def rules(self) -> Rules:

@@ -80,13 +80,13 @@ class Bindings:
         Raises:
             RunError: a new value is no tensor of the buffer's shape and dtype.
         """
-        bound = self._bound
-        changed = [(s, now) for s in self._slots if (now := s.read()) is not bound.get(s.name)]
+        held = self._held
+        changed = [(s, now) for s in self._slots if (now := s.read()) is not held(s.name)]
         changed += self._registered()
         if not changed:
             return {}
         self.restore()
-        return self._accepted(changed, bound)
+        return self._accepted(changed, self.tensors)
 
     def places(self, tensors: Tensors) -> dict[str, Tensor]:
         """Return tensors by name, and shared buffers also by their further names."""
@@ -105,13 +105,13 @@ class Bindings:
             for now, before in (
                 (places[slot.path], tensors[slot.name])
                 if slot.name in tensors
-                else (slot.read(), self._bound.get(slot.name)),
+                else (slot.read(), self._held(slot.name)),
             )
             if now is not before
         ]
         changed += self._registered()
         self.restore()  # the buffers that were no argument of the call
-        accepted = self._accepted(changed, self._bound | dict(tensors)) if changed else {}
+        accepted = self._accepted(changed, self.tensors | dict(tensors)) if changed else {}
         return {name: tensor for name, tensor in accepted.items() if name in tensors}
 
     def settle(self, rebound: Tensors) -> dict[str, Tensor]:
@@ -133,21 +133,20 @@ class Bindings:
         for name, owner, key in self._parameter_slots:
             bound = getattr(owner, key)
             moved = name in detached and detached[name].data_ptr() != bound.data_ptr()
-            if moved or bound is not self._bound[name]:
+            if moved or bound is not self._held(name):
                 raise RunError(
                     f"the model's forward replaces the parameter {name}: a parameter must be"
                     " changed in place, for example by copy_ under torch.no_grad()"
                 )
 
-    @property
-    def _bound(self) -> dict[str, Tensor]:
-        """The tensors that the module holds between calls of `forward`."""
-        return self.tensors | self.base if self.base else self.tensors
+    def _held(self, name: str) -> Tensor | None:
+        """Return the tensor that the module holds between calls of `forward`."""
+        return self.tensors[name] if name in self.tensors else self.base.get(name)
 
     def restore(self) -> None:
         """Bind the engine's buffers again, and those of the base."""
         for slot in self._slots:
-            bound = self._bound.get(slot.name)
+            bound = self._held(slot.name)
             if slot.read() is not bound:
                 setattr(slot.owner, slot.key, bound)
         for slot, _ in self._registered():

@@ -170,7 +170,7 @@ class Network(nn.Module):
         self.train()
         self._trains = (trainable,)
         for module in self._resting:
-            module.eval()
+            module.training = False  # not its children, which may be trained
         if trainable is None:
             return
         for prefix, module in self.module.named_modules():
@@ -223,8 +223,14 @@ def _differ_in_layout(first: Tensor, second: Tensor) -> bool:
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Return whether a module has a layer of BatchNorm, which cannot train on one sample."""
-    return any(isinstance(each, BATCH_NORMS) for each in module.modules())
+    """Return whether a module has a layer of BatchNorm that trains, which one sample cannot.
+
+    Layers of the base do not.
+    """
+    resting_layers = {*resting(module)}
+    return any(
+        isinstance(each, BATCH_NORMS) and each not in resting_layers for each in module.modules()
+    )
 
 
 def is_composition(module: nn.Module) -> bool:

@@ -14,9 +14,19 @@ PARTS = ("checkpoints", "clients", "updates", "analysis")
 def runs_below(place: Path) -> Iterator[Path]:
     """Yield the run directories in a folder and below it."""
     for folder, below, files in os.walk(place):
-        if "config.json" in files:
+        if "config.json" in files and not _is_of_another_kind(Path(folder)):
             yield Path(folder)
             below[:] = [name for name in below if name not in PARTS]
+
+
+def _is_of_another_kind(folder: Path) -> bool:
+    """Return whether a `config.json` is no run's, such as that of a pretrained network."""
+    try:
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False  # a damaged one may be a run's
+    is_run = isinstance(values, dict) and "own_task" in values
+    return not (is_run or (folder / "checkpoints").exists())
 
 
 def run_directory_of(path: Path) -> Path | None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from raysim.execution.messages import Failure, WorkerResult
 from raysim.execution.worker import Worker
+from raysim.federation.base_files import HeldBase
 from raysim.storage.trace import Stopwatch
 
 
@@ -20,7 +22,7 @@ class FakeWorker(Worker):
         self.watch, self._name = Stopwatch(False), "here 1"
         self._results, self._failed_in_row = {"train": WorkerResult(self._name)}, set()
         jobs: Any = SimpleNamespace(open=lambda message: None)
-        self._jobs = jobs
+        self._jobs, self._base = jobs, HeldBase.of(nn.Identity())
 
     def _train_stack(self, message: Any, stack: tuple[int, ...]) -> None:
         if stack[0] % 2:

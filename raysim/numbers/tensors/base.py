@@ -7,12 +7,15 @@ Copies of a network share them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 
 class BaseParameter(nn.Parameter):
@@ -61,9 +64,9 @@ def set_base(network: nn.Module, moved: Collection[str] = ()) -> None:
         moved: Names of frozen parameters that a method's server changes, which are no part of it.
     """
     parameters = dict(network.named_parameters())
-    trained = {_memory(p) for p in parameters.values() if p.requires_grad}
+    trained = _Memory(p for p in parameters.values() if p.requires_grad)
     for name, parameter in parameters.items():
-        if name in moved or _memory(parameter) in trained:
+        if name in moved or trained.holds(parameter):
             continue
         if type(parameter) is nn.Parameter:
             parameter.__class__ = BaseParameter
@@ -83,7 +86,10 @@ def base_on(network: nn.Module, device: torch.device) -> None:
     """Move a network's base to a device, in tensors of its own; copies made before keep theirs."""
     moved: dict[int, Tensor] = {}
     for module in network.modules():
-        own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        own = (
+            *module.named_parameters(recurse=False, remove_duplicate=False),
+            *module.named_buffers(recurse=False, remove_duplicate=False),
+        )
         for name, tensor in own:
             if is_base(tensor) and tensor.device != device:
                 if id(tensor) not in moved:
@@ -112,19 +118,40 @@ def _like(tensor: Tensor, values: Tensor) -> Tensor:
     return values
 
 
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+class _Memory:
+    """Memory of some tensors; lazy ones have none yet."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        ranges = sorted(_range(tensor) for tensor in tensors if not is_lazy(tensor))
+        self._starts = [start for start, _ in ranges]
+        self._ends = [*accumulate((end for _, end in ranges), max)]
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether a tensor shares a part of the memory, or has none yet."""
+        if is_lazy(tensor):
+            return True
+        start, end = _range(tensor)
+        before = bisect_left(self._starts, end)  # tensors that begin before its end
+        return before > 0 and self._ends[before - 1] > start
 
 
-def _untrained_buffers(network: nn.Module, trained: Collection[int]) -> Iterator[Tensor]:
+def _range(tensor: Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor's values, and the one after the last."""
+    if not tensor.numel():
+        return tensor.data_ptr(), tensor.data_ptr()
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _untrained_buffers(network: nn.Module, trained: _Memory) -> Iterator[Tensor]:
     """Yield the buffers of modules without a trained parameter, given the memory of these.
 
     A module without parameters goes by the closest module around it that has some.
     """
     untrained: dict[str, bool] = {}  # by a module's name; those around it come first
     for name, module in network.named_modules():
-        memory = [_memory(parameter) for parameter in module.parameters()]
+        parameters = [*module.parameters()]
         around = untrained.get(name.rpartition(".")[0], False) if name else False
-        untrained[name] = not any(m in trained for m in memory) if memory else around
+        untrained[name] = not any(map(trained.holds, parameters)) if parameters else around
         if untrained[name]:
             yield from module.buffers(recurse=False)
