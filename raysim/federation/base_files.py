@@ -26,13 +26,16 @@ from raysim.display.units import in_fitting_unit
 from raysim.errors import ChangedInputError, DataError
 from raysim.numbers.given import Given
 from raysim.numbers.tensors import Tensors, base_of
+from raysim.numbers.tensors.base import BaseBuffer, BaseParameter
 from raysim.numbers.tensors.digests import bytes_of, checksums
 from raysim.numbers.tensors.sets import ALIGNMENT
 
+Base = Mapping[str, BaseParameter | BaseBuffer]
 NO_BASE = "none"
 """Digest of a network without a base."""
 LEAST_SHARED = 2**20
 """Bytes of the smallest base that has a file; smaller ones are sent to each process."""
+ENDING, LOCK = ".base", ".lock"
 UNUSED_SECONDS = 30 * 24 * 3600
 """A file that no process has opened for so long is removed when another one is written."""
 PAGES = Path("/proc/self/pagemap")
@@ -61,10 +64,10 @@ class HeldBase:
         tensors: The network's tensors, in the order of the file.
         given: Tells whether one has changed, but through `.data`.
         file: The file whose mapped memory they are views of; None without one.
-        sums: Checksums of the tensors where there is no file.
+        sums: Checksums of the tensors that no file has.
     """
 
-    tensors: Tensors
+    tensors: Base
     given: Given
     file: Path | None
     sums: Mapping[str, int]
@@ -74,8 +77,8 @@ class HeldBase:
         """Return the base of a network as it is now."""
         tensors = dict(sorted(base_of(network).items()))
         given = Given({name: {name: tensor} for name, tensor in tensors.items()})
-        file = next((tensor.file for tensor in tensors.values()), None)
-        return cls(tensors, given, file, {} if file else _sums(tensors))
+        file = next((tensor.file for tensor in tensors.values() if tensor.file), None)
+        return cls(tensors, given, file, _sums(tensors))
 
     def check_left(self) -> None:
         """Check that no tensor was changed, as far as its version tells.
@@ -92,28 +95,28 @@ class HeldBase:
         Raises:
             ChangedInputError: one was; the message names it.
         """
-        if self.file is None:
-            sums = _sums(self.tensors)
-            if changed := [name for name, value in sums.items() if self.sums[name] != value]:
-                raise _changed(changed[0])
-            return
-        first = next(iter(self.tensors.values()))
-        if not first.is_cuda and _has_own_pages(first.untyped_storage()):
-            raise _changed(self._differing(self.file))
+        sums = _sums(self.tensors)
+        if changed := [name for name, value in sums.items() if self.sums[name] != value]:
+            raise _changed(changed[0])
+        if self.file:
+            first = next(tensor for tensor in self.tensors.values() if tensor.file)
+            if _has_own_pages(first.untyped_storage()):
+                raise _changed(self._differing(self.file))
 
     def _differing(self, file: Path) -> str:
         """Return the name of a tensor that differs from the file."""
-        places = _Places.of(self.tensors)
-        views = places.views(places.mapped(file), self.tensors)
-        for (name, tensor), view in zip(self.tensors.items(), views, strict=True):
+        mapped = {name: tensor for name, tensor in self.tensors.items() if tensor.file}
+        places = _Places.of(mapped)
+        views = places.views(places.mapped(file), mapped)
+        for (name, tensor), view in zip(mapped.items(), views, strict=True):
             if not np.array_equal(bytes_of(tensor.detach()), bytes_of(view)):
                 return name
         return "that clients share"
 
 
-def _sums(tensors: Tensors) -> dict[str, int]:
-    """Return checksums of tensors on the CPU; of a GPU's only versions tell changes."""
-    return checksums({name: tensor for name, tensor in tensors.items() if not tensor.is_cuda})
+def _sums(tensors: Base) -> dict[str, int]:
+    """Return checksums of the tensors that no file has; of a GPU's only versions tell changes."""
+    return checksums({n: t for n, t in tensors.items() if not (t.file or t.is_cuda)})
 
 
 def _changed(name: str) -> ChangedInputError:
@@ -124,28 +127,30 @@ def _changed(name: str) -> ChangedInputError:
     )
 
 
-def share(network: nn.Module, digest: str, folder: Path) -> HeldBase:
-    """Map a network's base from a file of this node; return the base.
+def share(base: Base, digest: str, folder: Path) -> None:
+    """Map tensors of a base from a file of this node.
 
     Args:
-        network: The network, on the CPU.
-        digest: Digest of the base, as the driver has it.
+        base: The tensors, on the CPU.
+        digest: Their digest, as the driver has it.
         folder: The folder of such files on this node.
 
     Raises:
         DataError: the base of this process differs from the driver's, which no file has; or the
             file cannot be written.
     """
-    tensors = dict(sorted(base_of(network).items()))
-    path, places = folder / f"{digest}.base", _Places.of(tensors)
+    tensors = dict(sorted(base.items()))
+    path, places = folder / f"{digest}{ENDING}", _Places.of(tensors)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"):
-            if not _holds(path, places, tensors, digest):
-                _check_own(tensors, digest)
-                _remove_unused(folder)
-                places.write(path, tensors)
-            mapped = places.mapped(path)
+        if not _holds(path, places, tensors, digest):
+            folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder / LOCK):
+                if not _holds(path, places, tensors, digest):
+                    _check_own(tensors, digest)
+                    _remove_unused(folder)
+                    places.write(path, tensors)
+        mapped = places.mapped(path)
+        with suppress(OSError):  # another user's, who may use it, too
             os.utime(path)
     except OSError as error:
         raise DataError(
@@ -154,7 +159,6 @@ def share(network: nn.Module, digest: str, folder: Path) -> HeldBase:
         ) from error
     for tensor, view in zip(tensors.values(), places.views(mapped, tensors), strict=True):
         tensor.data, tensor.file = view, path
-    return HeldBase.of(network)
 
 
 def _holds(path: Path, places: _Places, tensors: Tensors, digest: str) -> bool:
@@ -225,10 +229,14 @@ class _Places:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the files that no process has opened for long; one that is mapped stays readable."""
-    for path in folder.glob("*.base"):
+    """Remove the files that no process has opened for long, and those of killed writers.
+
+    A file that is mapped stays readable.
+    """
+    for path in folder.iterdir():
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > UNUSED_SECONDS:
+            unused = time.time() - path.stat().st_mtime > UNUSED_SECONDS
+            if path.name != LOCK and (unused or path.suffix != ENDING):
                 path.unlink()
 
 

@@ -30,7 +30,7 @@ from raysim.api.scoring import (
 )
 from raysim.config import LocalSettings, Settings
 from raysim.errors import DataError, SettingsError
-from raysim.federation.base_files import NO_BASE, HeldBase, share
+from raysim.federation.base_files import NO_BASE, base_digest, share
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.prepared import (
     class_names,
@@ -42,7 +42,7 @@ from raysim.federation.prepared import (
 from raysim.federation.samples import not_finite
 from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import seeded, stream
-from raysim.numbers.tensors import Tensors, base_of, set_base
+from raysim.numbers.tensors import Tensors, base_of, set_base, without
 from raysim.samples.arrow import open_split
 from raysim.samples.client_indices import (
     NO_HOLDOUT,
@@ -83,6 +83,21 @@ class LocalTest:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Tensors that training starts from.
+
+    Attributes:
+        tensors: A model's tensors.
+        kept: Of a run, the frozen tensors that it holds beside them.
+        base: Of a run, the digest of all of its frozen tensors; None: unknown.
+    """
+
+    tensors: Tensors
+    kept: Tensors = field(default_factory=dict)
+    base: str | None = None
+
+
+@dataclass(frozen=True)
 class Federation:
     """Samples, client indices and network of a run; small to send, opened in each process.
 
@@ -108,7 +123,8 @@ class Federation:
         names: Names of the clients [K]; empty if they have numbers alone.
         sequences: Whether inputs are padded sequences, see `sequences`.
         base: Digest of the network's base, as the driver has built it.
-        base_values: The base, if it is small; None: a file of each node has it.
+        base_file: Digest of the part of it that a file of each node has.
+        base_values: The rest of it.
         data_root: Returns a node's data root, where its processes share the base; None: each has
             its own.
         preparation: How new data becomes inputs of the network; None for a task.
@@ -131,13 +147,14 @@ class Federation:
     class_names: tuple[str, ...] = ()
     in_words: bool = False
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-    start: Tensors | None = None
+    start: Start | None = None
     test_rows: Indices | None = None
     root: Indices = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     names: tuple[str, ...] = ()
     sequences: bool = False
     base: str = NO_BASE
-    base_values: Tensors | None = None
+    base_file: str = NO_BASE
+    base_values: Tensors = field(default_factory=dict)
     data_root: Callable[[], Path] | None = None
     preparation: Preparation | None = None
     most: int | None = None
@@ -295,23 +312,38 @@ class Federation:
             built = self.build()
         set_base(built, call(method, Method.moved, built) if method else ())
         if self.start is not None:
-            load_tensors(built, self.start, "start_from")
+            load_tensors(built, {**self.start.kept, **self.start.tensors}, "start_from")
+            _check_base(built, self.start)
         return built
 
 
-def hold_base(federation: Federation, network: nn.Module) -> HeldBase:
-    """Return a network's base with the driver's values, shared by the processes of this node.
+def _check_base(network: nn.Module, start: Start) -> None:
+    """Check that a network that has taken a run's tensors has the run's frozen ones, too.
+
+    Raises:
+        SettingsError: it has others.
+    """
+    tensors = dict((*network.named_parameters(), *network.named_buffers()))
+    here = base_digest(without(tensors, start.tensors))
+    if start.base not in (None, here):
+        raise SettingsError(
+            "start_from: the tensors that its run had frozen are others here: their digest was"
+            f" {start.base[:12]}, here {here[:12]}; choose the same pretrained network"
+        )
+
+
+def hold_base(federation: Federation, network: nn.Module) -> None:
+    """Give a network's base the driver's values, in memory that the processes of a node share.
 
     Raises:
         DataError: it differs from the driver's, or cannot be written.
     """
-    if federation.base_values is not None:
-        with torch.no_grad():
-            for name, tensor in base_of(network).items():
-                tensor.copy_(federation.base_values[name])
-    if federation.base_values is not None or federation.data_root is None:
-        return HeldBase.of(network)
-    return share(network, federation.base, federation.data_root() / BASES)
+    base = base_of(network)
+    for name, value in federation.base_values.items():
+        base[name].data = value
+    rest = {name: tensor for name, tensor in base.items() if name not in federation.base_values}
+    if rest and federation.data_root:
+        share(rest, federation.base_file, federation.data_root() / BASES)
 
 
 def load_tensors(model: nn.Module, tensors: Tensors, origin: str) -> None:

@@ -8,13 +8,14 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from raysim.api.scoring import in_own_unit
 from raysim.config import parse
-from raysim.driver.start.base import check_base, restore_base
+from raysim.driver.start.base import check_base, restore_base, sealed_base
 from raysim.errors import RunError, SettingsError
-from raysim.federation.federation import load_tensors, model_builder
+from raysim.federation.federation import Start, load_tensors, model_builder
 from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.numbers.seeds import seeded
 from raysim.numbers.tensors import Tensors, set_base, state_of, unset_base
@@ -28,7 +29,7 @@ from raysim.storage.weights import read_weights
 from raysim.training.network import Network
 
 
-def read_start(path: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
+def start_tensors(path: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
     """Return the tensors from which training starts, read from a run or a file.
 
     Raises:
@@ -43,6 +44,22 @@ def read_start(path: Path, note: Callable[[str], None]) -> dict[str, Tensor]:
     except (RunError, OSError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise SettingsError(f"start_from={path}: must be {allowed}: {why}") from error
+
+
+def read_start(path: Path, note: Callable[[str], None]) -> Start:
+    """Return what training starts from, of a run or a file.
+
+    Raises:
+        SettingsError: there is no such run or file.
+        DataError: the file holds something else.
+    """
+    tensors, run = start_tensors(path, note), path
+    if not path.is_dir():
+        if path.name not in (MODEL, BEST_MODEL):
+            return Start(tensors)
+        run = path.parent
+    kept = RunDirectory(run).base
+    return Start(tensors, load_file(kept) if kept.exists() else {}, sealed_base(run))
 
 
 def load_network(
@@ -85,8 +102,12 @@ def load_network(
     set_base(built, settings.method.moved(built))
     with torch.random.fork_rng(devices=[]):
         network = settings.method.network(built)
-    restore_base(network, directory)
-    check_base(network, directory)
+    try:
+        restore_base(network, directory)
+        check_base(network, directory)
+    except RunError:
+        unset_base(network)
+        raise
     if best and not directory.best_model.exists():
         raise RunError(
             f"{path}: has no {BEST_MODEL}: no round until its last checkpoint was evaluated"

@@ -128,7 +128,7 @@ class Run:
         context, commits = self.context, self.commits
         commits.restore()
         held = without_cut(context.federation.client_indices)
-        kept = kept_base(context.settings, context.network, own_task=context.own_task)
+        kept = kept_base(context.settings, context.federation, context.network)
         context.run_dir.save_base(kept)
         context.run_dir.save_partition(held, context.federation.names)
         if context.federation.preparation:

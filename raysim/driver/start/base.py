@@ -16,7 +16,7 @@ from torch import nn
 
 from raysim.api.components import call
 from raysim.config import Settings
-from raysim.errors import RunError, SettingsError
+from raysim.errors import RunError
 from raysim.federation.base_files import LEAST_SHARED, NO_BASE, base_digest
 from raysim.federation.federation import Federation, hold_base
 from raysim.numbers.tensors import Tensors, base_of, nbytes, without
@@ -24,14 +24,14 @@ from raysim.samples.data import Model
 from raysim.storage.checkpoints import Checkpoints
 from raysim.storage.run_directory import RunDirectory
 
-BASE = "frozen tensors"
+BASE = "base of frozen tensors"
 """Name of the base's digest in an identity."""
 
 
-def kept_base(settings: Settings, network: nn.Module, *, own_task: bool) -> Tensors:
-    """Return the tensors of a network's base that a run directory holds."""
-    base = base_of(network)
-    return base if own_task else without(base, call(settings.model, Model.read, network))
+def kept_base(settings: Settings, federation: Federation, network: nn.Module) -> Tensors:
+    """Return the tensors of a network's base that a run directory holds: of a task's, all."""
+    base, is_task = base_of(network), federation.preparation is None
+    return base if is_task else without(base, call(settings.model, Model.read, network))
 
 
 def restore_base(network: nn.Module, run_dir: RunDirectory) -> None:
@@ -66,14 +66,17 @@ def check_base(network: nn.Module, run_dir: RunDirectory) -> None:
     if sealed not in (None, here):
         raise RunError(
             f"{run_dir.path}: the model's frozen tensors are not those of the run: their digest is"
-            f" {here[:12]}, not {sealed[:12]}; restore the files of the pretrained model"
+            f" {here[:12]}, not {sealed[:12]}; its model must be frozen and read as in the run"
         )
 
 
 def with_base(
     settings: Settings, federation: Federation, network: nn.Module, run_dir: RunDirectory
 ) -> Federation:
-    """Return a run's federation with the digest of the base of its network.
+    """Return a run's federation with the base of its network.
+
+    Tensors that were drawn, a new seed's, are sent if they are small, so that runs of one
+    pretrained network share its file.
 
     Args:
         settings: The run's settings.
@@ -85,36 +88,22 @@ def with_base(
     Raises:
         RunError: the run directory's file of frozen tensors is damaged, or another network's.
         DataError: the base cannot be written.
-        SettingsError: the run that `start_from` names has another base.
     """
     restore_base(network, run_dir)
-    base = base_of(network)
-    digest = base_digest(base)
-    if federation.start is not None and not base.keys() <= federation.start.keys():
-        _check_start(settings, digest)
-    small = nbytes({BASE: base}) < LEAST_SHARED
-    values = {name: tensor.detach().clone() for name, tensor in base.items()} if small else None
-    federation = replace(federation, base=digest, base_values=values)
+    base, sent = base_of(network), kept_base(settings, federation, network)
+    if nbytes({BASE: sent}) >= LEAST_SHARED:
+        sent = {}
+    rest = without(base, sent)
+    if nbytes({BASE: rest}) < LEAST_SHARED:
+        sent, rest = base, {}
+    federation = replace(
+        federation,
+        base=base_digest(base),
+        base_file=base_digest(rest),
+        base_values={name: tensor.detach().clone() for name, tensor in sent.items()},
+    )
     hold_base(federation, network)
     return federation
-
-
-def _check_start(settings: Settings, digest: str) -> None:
-    """Check that a base is that of the run that `start_from` names.
-
-    Raises:
-        SettingsError: it is another one.
-    """
-    if settings.start_from is None:
-        return
-    path = Path(settings.start_from)
-    sealed = sealed_base(path if path.is_dir() else path.parent)
-    if sealed not in (None, digest):
-        raise SettingsError(
-            f"start_from={settings.start_from}: its run has other frozen tensors than this one:"
-            f" their digest is {sealed[:12]}, here {digest[:12]}; choose its model, and its seed"
-            " where frozen tensors are drawn"
-        )
 
 
 def sealed_base(run: Path) -> str | None:

@@ -102,7 +102,7 @@ def identity_of(
         INITIAL_MODEL: tensors_digest(state_of(network)),
         BASE: federation.base,
         REFERENCE: "none" if reference is None else tensors_digest(reference),
-        START: "none" if federation.start is None else tensors_digest(federation.start),
+        START: "none" if federation.start is None else tensors_digest(federation.start.tensors),
         PRIVACY: str(privacy or NO_PRIVACY),
         **{f"file of {key}": checksum(path) for key, path in _files(settings).items()},
     }

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from raysim.api.components import called
 from raysim.api.rates import ENDING
 from raysim.config import Settings, parse
-from raysim.driver.evaluation.loading import read_start
+from raysim.driver.evaluation.loading import start_tensors
 from raysim.driver.privacy.checks import settings_key
 from raysim.driver.rounds.hiding import claiming_of
 from raysim.driver.rounds.stopping import Stopping
@@ -94,7 +94,7 @@ def _note_start(run_dir: RunDirectory, start: str | None, note: Callable[[str], 
     if start is None or not Path(start).exists():
         return
     sealed = Checkpoints(run_dir.checkpoints).identity()
-    present = {START: tensors_digest(read_start(Path(start), note))}
+    present = {START: tensors_digest(start_tensors(Path(start), note))}
     if parts := differing_parts(sealed, present):
         note(
             f"{run_dir.path}: the finished run began with another content of"
