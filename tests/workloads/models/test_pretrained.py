@@ -385,6 +385,44 @@ def test_weights_that_are_no_safetensors(folders, name, told, tmp_path):
         built(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("weights.bin", "names weights.bin; must be a file of the folder that ends in .safet"),
+        ("../net/model.safetensors", "names ../net/model.safetensors; must be a file of"),
+        ("gone.safetensors", "names gone.safetensors; must be a file of the folder"),
+        (None, "has no weight_map"),
+    ],
+)
+def test_an_index_of_weights_that_names_other_files(folders, name, told, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "load", None)  # no pickle is read
+    folder = changed(folders["bert"], tmp_path / "net")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "part.safetensors")
+    torch.save(weights, folder / "weights.bin")
+    index = folder / "model.safetensors.index.json"
+    sizes = {"metadata": {"total_size": 1}}
+
+    index.write_text(
+        json.dumps({**sizes, "weight_map": dict.fromkeys(weights, "part.safetensors")})
+    )
+    built(folder)
+    wrong = {"weight_map": dict.fromkeys(weights, name)} if name else {}
+    index.write_text(json.dumps({**sizes, **wrong}))
+    with pytest.raises(RaysimError, match=f"^model.path={folder}: its {index.name} {told}"):
+        built(folder)
+
+
+def test_a_folder_whose_name_has_an_at_sign_is_no_network_of_the_hub(
+    folders, tmp_path, monkeypatch
+):
+    changed(folders["bert"], tmp_path / "m@v2")
+    monkeypatch.chdir(tmp_path)
+    model = build_component(HuggingFace, {"path": "m@v2"}, "model.")
+    assert model.path == str(tmp_path / "m@v2")
+    built("m@v2")
+
+
 def test_a_missing_extra_is_named(folders, monkeypatch):
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
     with pytest.raises(

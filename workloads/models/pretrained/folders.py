@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from raysim.api.components import cause
 from raysim.errors import DataError, SettingsError, visible
 from raysim.user_input import parse_json, user_path
 from raysim.workloads.datasets.fetch import data_root
@@ -31,10 +32,14 @@ def absolute(path: str, setting: str = "model.path") -> str:
     Raises:
         SettingsError: the path is none.
     """
-    name, _, commit = path.partition("@")
-    if path in PACKS or (commit and NAMED.fullmatch(name)):
+    if path in PACKS or _is_of_hub(path):
         return path
     return str(user_path(path, setting).absolute())
+
+
+def _is_of_hub(path: str) -> bool:
+    name, _, commit = path.partition("@")
+    return bool(commit and NAMED.fullmatch(name)) and not Path(path).is_dir()
 
 
 def folder_of(path: str, setting: str = "model.path") -> Path:
@@ -50,8 +55,8 @@ def folder_of(path: str, setting: str = "model.path") -> Path:
     """
     if path in PACKS:
         return fetched(path)
-    name, _, commit = path.partition("@")
-    if commit and NAMED.fullmatch(name):
+    if _is_of_hub(path):
+        name, _, commit = path.partition("@")
         folder = _of_hub(name, commit, f"{setting}={path}")
     else:
         folder = _given(path, setting)
@@ -83,14 +88,18 @@ def check_weights(folder: Path, origin: str) -> None:
     """Check that a folder has a whole network's weights as safetensors.
 
     Raises:
-        DataError: it has none, a pickle alone, or adapters.
+        DataError: it has none, a pickle, or adapters.
     """
     if (folder / ADAPTERS).is_file():
         raise DataError(
             f"{origin}: holds adapters ({ADAPTERS}), not a network alone; merge them first:"
             " peft's merge_and_unload().save_pretrained(NEW)"
         )
-    if any((folder / name).is_file() for name in WEIGHTS):
+    whole, index = (folder / name for name in WEIGHTS)
+    if whole.is_file():
+        return
+    if index.is_file():
+        _check_parts(folder, index, origin)
         return
     if pickle := next((name for name in PICKLES if (folder / name).is_file()), None):
         raise DataError(
@@ -98,6 +107,25 @@ def check_weights(folder: Path, origin: str) -> None:
             " it: AutoModel.from_pretrained(FOLDER).save_pretrained(NEW) writes safetensors"
         )
     raise DataError(f"{origin}: has no weights ({WEIGHTS[0]})")
+
+
+def _check_parts(folder: Path, index: Path, origin: str) -> None:
+    """Check that all files that an index names are safetensors in its folder.
+
+    Raises:
+        DataError: one is not, as a pickle could be read, or the index is none.
+    """
+    try:
+        parts = set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{origin}: its {index.name} has no weight_map: {cause(error)}") from error
+    for part in sorted(map(str, parts)):
+        is_plain = Path(part).name == part and part.endswith(".safetensors")
+        if not (is_plain and (folder / part).is_file()):
+            raise DataError(
+                f"{origin}: its {index.name} names {visible(part)}; must be a file of the folder"
+                " that ends in .safetensors"
+            )
 
 
 def _given(path: str, setting: str) -> Path:
