@@ -203,7 +203,7 @@ class Ranked(Adapted):
         Raises:
             SettingsError: a rank is not allowed, or the table lacks a client.
         """
-        most = adapters_of(now.network)[0].rank
+        most = max(adapter.rank for adapter in adapters_of(now.network))
         if not self.has_ranks:
             return dict.fromkeys(clients, most)
         known = known_ranks(state)
@@ -292,23 +292,23 @@ def with_scales(model: nn.Module) -> nn.Module:
     return scaled
 
 
-def rank_of(adapters: Sequence[Adapter], view: View) -> int:
-    """Return the client's rank."""
-    return int(view.personal[RANK][RANK]) if view.personal else adapters[0].rank
+def rank_of(view: View) -> int | None:
+    """Return the client's rank; None if adapters have those of the network."""
+    return int(view.personal[RANK][RANK]) if view.personal else None
 
 
 def send_products(adapters: Sequence[Adapter], view: View, trained: Trained) -> Upload:
     """Send the products s_k B_k A_k in place of A_k and B_k, and count the bytes of these."""
-    upload, rank = partly_shared.finish(view, trained), rank_of(adapters, view)
+    upload, rank = partly_shared.finish(view, trained), rank_of(view)
     names = {name for a in adapters for name in (a.a, a.b, a.scaling, a.weight)}
     sent = without(upload.sums["model"], names - {a.a for a in adapters} - {a.b for a in adapters})
-    products = {a.b: a.product(view.params) * a.scale_at(rank) for a in adapters}
+    products = {a.b: a.product(view.params) * a.scale_at(rank or a.rank) for a in adapters}
     others = without(sent, names)
     return replace(
         upload,
         sums={**({"model": others} if others else {}), PRODUCT: products},
         bytes_up=bytes_at(adapters, sent, rank),
-        metrics={RANK: float(rank)} if view.personal else {},
+        metrics={RANK: float(rank)} if rank else {},
     )
 
 
@@ -325,12 +325,17 @@ def ranks_group(ranks: Mapping[int, int]) -> dict[str, Tensor]:
     return {name: torch.tensor(numbers, dtype=torch.int64) for name, numbers in values.items()}
 
 
-def bytes_at(adapters: Sequence[Adapter], tensors: Tensors, rank: int) -> int:
-    """Return the bytes of tensors of which adapters are sent at a rank, and scales not."""
-    names = [name for adapter in adapters for name in (adapter.a, adapter.b)]
-    per_rank = sum(nbytes({"": {n: tensors[n]}}) for n in names if n in tensors)
-    others = without(tensors, [*names, *(adapter.scaling for adapter in adapters)])
-    return nbytes({"": others}) + per_rank * rank // adapters[0].rank
+def bytes_at(adapters: Sequence[Adapter], tensors: Tensors, rank: int | None) -> int:
+    """Return the bytes of tensors of which adapters are sent at a rank, and scales not.
+
+    None is each adapter's own rank.
+    """
+    sent = without(tensors, [adapter.scaling for adapter in adapters])
+    if rank is None:
+        return nbytes({"": sent})
+    halves = {name: a.rank for a in adapters for name in (a.a, a.b) if name in sent}
+    cut = sum(nbytes({"": {n: sent[n]}}) * rank // whole for n, whole in halves.items())
+    return nbytes({"": without(sent, halves)}) + cut
 
 
 def _bytes_down(

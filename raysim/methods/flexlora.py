@@ -108,8 +108,9 @@ def _send(adapters: Sequence[Adapter], as_factors: bool, view: View, trained: Tr
     """Send the products s_k B_k A_k, or their factors, and the other trained tensors."""
     if not as_factors:
         return send_products(adapters, view, trained)
-    upload, rank = send_products(adapters, view, trained), rank_of(adapters, view)
-    rows = {name: factor for a in adapters for name, factor in _factors(a, view.params, rank)}
+    upload, rank = send_products(adapters, view, trained), rank_of(view)
+    factors = [_factors(a, view.params, rank or a.rank) for a in adapters]
+    rows = {name: factor for pair in factors for name, factor in pair}
     sums = {group: tensors for group, tensors in upload.sums.items() if group != PRODUCT}
     return replace(upload, sums=sums, rows={FACTORS: rows})
 

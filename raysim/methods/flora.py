@@ -18,7 +18,8 @@ and columns each, or of W if it is smaller. Discrepancies: the scale is each cli
 the padded variant in the authors' code is too large (32 against 2), and FedLLM-Factory leaves it
 out. `init_a` is how A is drawn anew; the first A is the model's.
 
-In the tables `stacked_rank` is the sum of the ranks of a round.
+In the tables `stacked_rank` is the sum of the ranks of a round. Where layers have unequal ranks, a
+client's rank is the largest.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ class Flora(MovesBase, Ranked):
         base = only(model, self.moved(now.network))
         rest = without(model, base)
         fixed = bytes_at(adapters, rest, 0)
-        row = bytes_at(adapters, rest, 1) - fixed
-        received = partial(_received, (fixed, row, nbytes({"": base})), _at(state), total)
+        sizes = (fixed, bytes_at(adapters, rest, None) - fixed, nbytes({"": base}))
+        most = max(adapter.rank for adapter in adapters)
+        received = partial(_received, sizes, most, _at(state), total)
         rules = replace(pass_.rules, finish=partial(send_products, adapters))
         return replace(pass_, rules=rules, bytes_down=received)
 
@@ -131,18 +133,21 @@ def merged(adapter: Adapter, model: Tensors, change: Tensor) -> dict[str, Tensor
     return {adapter.weight: moved.to(weight.dtype)}
 
 
-def _received(sizes: tuple[int, int, int], at: Mapping[int, int], total: int, client: int) -> int:
+def _received(
+    sizes: tuple[int, int, int], most: int, at: Mapping[int, int], total: int, client: int
+) -> int:
     """Return the bytes that a client receives.
 
     Args:
-        sizes: Bytes of the tensors that are sent as they are, of a row of A with its column of B in
-            all layers, and of the weights that move.
+        sizes: Bytes of the tensors that are sent as they are, of all adapters, and of the weights
+            that move.
+        most: The largest rank of the adapters, which counts as that of all.
         at: The sum of ranks that each client has merged.
         total: The sum of the ranks of all rounds.
         client: The client.
     """
-    fixed, row, base = sizes
-    return fixed + min(row * (total - at.get(client, 0)), base)
+    fixed, adapters, base = sizes
+    return fixed + min(adapters * (total - at.get(client, 0)) // most, base)
 
 
 def _stacked(seen: Mapping[int, int], total: int) -> dict[str, Tensor]:

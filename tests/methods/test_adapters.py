@@ -21,7 +21,7 @@ from raysim.api.method import METHODS as METHODS_OF
 from raysim.federation.task import from_task
 from raysim.numbers.seeds import torch_generator
 from raysim.testing.tasks import SmallNet
-from tests.adapters import ALPHA, RANK, adapted
+from tests.adapters import ALPHA, RANK, LoraLinear, adapted
 from tests.methods.common import assert_refused, newest_states
 from tests.methods.reference import SIZES, Reference, T
 from tests.methods.test_oracle import gradient
@@ -325,18 +325,50 @@ PRODUCTS = {
 }
 
 
+def unequal():
+    """The network with another rank in its second layer, as peft's `rank_pattern` gives."""
+    network = MODEL()
+    network.hidden[2] = LoraLinear(network.hidden[2].base_layer, LOW)
+    return network
+
+
+LOW = 2
+
+
+def trained_by_one(tmp_path, model, case):
+    """What a run with one client ends with after a round."""
+    name = case.partition("-")[0]
+    settings = make_settings(
+        tmp_path / name, rounds=1, fraction=1.0, **{"method.name": name, **PRODUCTS.get(case, {})}
+    )
+    run = raysim.run(settings, make_task((57,), model))
+    (kept,) = newest_states(run.run_dir).values() if name in ("local", "fedper") else ({},)
+    own = {key.removeprefix("own/"): tensor for key, tensor in kept.items()}
+    return {**run.params, **own}
+
+
+@pytest.mark.parametrize("model", [MODEL, unequal], ids=["one-rank", "rank-pattern"])
 @pytest.mark.parametrize("case", PRODUCTS)
-def test_one_client_is_local_training(tmp_path, case):
-    ends = []
-    for name, given in (("local", {}), (case.partition("-")[0], PRODUCTS[case])):
-        settings = make_settings(
-            tmp_path / name, rounds=1, fraction=1.0, **{"method.name": name, **given}
-        )
-        run = raysim.run(settings, make_task((57,), MODEL))
-        (kept,) = newest_states(run.run_dir).values() if name in ("local", "fedper") else ({},)
-        own = {key.removeprefix("own/"): tensor for key, tensor in kept.items()}
-        ends.append({**run.params, **own})
-    assert_same_model(ends[1], [ends[0][name].double().numpy() for name in FACTORS + HEAD])
+def test_one_client_is_local_training(tmp_path, case, model):
+    local, found = (trained_by_one(tmp_path, model, name) for name in ("local", case))
+    assert_same_model(found, [local[name].double().numpy() for name in FACTORS + HEAD])
+
+
+@pytest.mark.parametrize("model", [MODEL, unequal], ids=["one-rank", "rank-pattern"])
+def test_one_client_s_adapters_are_merged_as_trained(tmp_path, model):
+    local, found = (trained_by_one(tmp_path, model, name) for name in ("local", "flora"))
+    network = from_task(make_task((57,), model)).network(0)
+    for layer in LAYERS:
+        a, b = (local[f"{layer}.lora_{half}.default.weight"] for half in "AB")
+        module = network.get_submodule(layer)
+        change = found[f"{layer}.base_layer.weight"] - module.base_layer.weight
+        torch.testing.assert_close(change, module.scaling["default"] * b @ a, atol=1e-6, rtol=1e-4)
+
+
+def test_clients_of_several_ranks_need_layers_of_one(tmp_path):
+    given = {"method.name": "flexlora", "method.ranks": [2]}
+    message = r"method\.name=flexlora: needs adapters of one rank .*; the model has ranks 2, 4"
+    assert_refused(tmp_path, given, message, unequal)
 
 
 @pytest.mark.parametrize("method", ["fedavg", *METHODS])
