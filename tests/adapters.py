@@ -47,6 +47,9 @@ class LoraLinear(nn.Module):
 
     def set_adapter(self, names: list[str]) -> None:
         self.active_adapters = names
+        for part in (self.lora_A, self.lora_B):
+            for name, module in part.items():
+                module.requires_grad_(name in names)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.base_layer(x)

@@ -71,7 +71,7 @@ class Adapted(PartlyShared):
 
     own: Parts = Field(
         default=(NONE,),
-        description="each client's own parts beside the adapters, such as a head",
+        description="each client's own parts in addition to the adapters, such as a head",
     )
 
     def own_tensors(self, network: nn.Module) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""FedDPA: each client has an adapter of its own beside the global one, and mixes both.
+"""FedDPA: each client has an own adapter next to the global one, and mixes both.
 
 Source: Yang, Long, Shen, Jiang and Blumenstein, "Dual-Personalizing Adapter for Federated
 Foundation Models", NeurIPS 2024, arXiv:2403.19211, its FedDPA-T, with the authors' code
@@ -24,14 +24,14 @@ all inputs. FedDPA-F, which trains A_k, B_k once after the last round, is not he
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from raysim.api.method import Passes, Round, ServerState
 from raysim.api.rules import Pass, Rules, Trained, Upload, View, nothing_received
@@ -39,17 +39,14 @@ from raysim.methods import partly_shared
 from raysim.methods.adapted import Adapted
 from raysim.methods.partly_shared import OWN
 from raysim.numbers.adapters import DEFAULT, Adapter, Scales, adapted_layers, adapters_of
-from raysim.numbers.tensors import Groups, Tensors, nbytes, only, parameter_names, without
-
-MIX, WEIGHT = "mix", "weight"
-"""Group of a client's state with w, which is 0 until the client has taken part."""
+from raysim.numbers.tensors import Groups, Tensors, only, parameter_names
 
 
 class FedDpa(Adapted):
     """FedAvg of an adapter, and an adapter of each client that takes part, mixed in its outputs.
 
     Helps where clients' data differ and a client also meets inputs of other kinds: the global
-    adapter is kept whole beside its own. Costs twice FedAvg's local training, and an adapter kept
+    adapter is kept whole next to its own. Costs twice FedAvg's local training, and an adapter kept
     by each client that ever took part; bytes are FedAvg's.
     """
 
@@ -61,63 +58,70 @@ class FedDpa(Adapted):
         return True
 
     def network(self, model: nn.Module) -> nn.Module:
-        """Return the model with a second adapter in each adapted layer, and scales as buffers."""
+        """Return the model with a second adapter in each adapted layer, and scales as buffers.
+
+        Raises:
+            SettingsError: the model's adapters do not suit the method.
+        """
+        super().own_tensors(model)
         doubled = copy.deepcopy(model)
         for _, layer in [*adapted_layers(doubled)]:
             _double(layer)
         return doubled
 
     def own_tensors(self, network: nn.Module) -> frozenset[str]:
-        """Return the names of the own adapters, and of the clients' other parts."""
-        return super().own_tensors(network) | _own_names(network)
-
-    def client_init(self, state: ServerState) -> Groups:
-        """Start a client's adapter at the first one, with the weight 0."""
-        return {**super().client_init(state), MIX: {WEIGHT: torch.tensor(0.0)}}
+        """Return the names of the own adapters, of all scales, and of the clients' other parts."""
+        scales = _scales(adapters_of(network), 0)
+        return super().own_tensors(network) | _own_names(network) | scales.keys()
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
-        """Return FedAvg's pass, which trains all but the own adapters."""
-        pass_, adapters = super().training_pass(now, state), adapters_of(now.network)
-        scales = frozenset(_scale_names(adapters))
-        received = nbytes({"": without(pass_.broadcast["model"], scales)})
-        return replace(
-            pass_,
-            rules=replace(pass_.rules, finish=partial(_finish, scales)),
-            trainable=parameter_names(now.network) - _own_names(now.network),
-            bytes_down=partial(_received, received),
-        )
+        """Return FedAvg's pass, which trains all tensors except the own adapters."""
+        pass_, scales = super().training_pass(now, state), _scales(adapters_of(now.network), 0)
+        rules = Rules(start=partial(_at_scales, scales), finish=partial(_finish, scales.keys()))
+        own = _own_names(now.network)
+        return replace(pass_, rules=rules, trainable=parameter_names(now.network) - own)
 
     def round(self, now: Round, state: ServerState) -> Passes:
-        """Run FedAvg's round, then train the own adapters beside the adapter it broadcast."""
+        """Run FedAvg's round, then train the own adapters next to the broadcast one."""
         after, metrics = yield from super().round(now, state)
         yield self._own_pass(now, state)
         return after, metrics
 
     def _own_pass(self, now: Round, state: ServerState) -> Pass:
-        adapters, names = adapters_of(now.network), _own_names(now.network)
-        start = partial(_mixed, adapters, self.weight)
+        names, scales = _own_names(now.network), _scales(adapters_of(now.network), self.weight)
+        finish = partial(_keep, names | scales.keys())
         return replace(
             super().training_pass(now, state),
-            rules=Rules(start=start, finish=partial(_keep, names, self.weight)),
+            rules=Rules(start=partial(_at_scales, scales), finish=finish),
             trainable=names,
             bytes_down=nothing_received,
             label="own",
         )
-
-    def deployment(self, now: Round, state: ServerState) -> Pass:
-        """Deploy the mixture of the global adapter and the client's own one."""
-        start = partial(_mixed, adapters_of(now.network), None)
-        return Pass(now.cohort, self.broadcast(state), Rules(start=start))
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass]:
         """Deploy the mixture after the training of the client's own adapter."""
         return [self._own_pass(now, state)]
 
 
+class _OwnDropout(nn.Module):
+    """Dropout before an own adapter, without draws in the passes that do not train it."""
+
+    def __init__(self, dropout: nn.Module, a: nn.Module) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self._a = (a,)  # in a tuple, as A is the layer's part
+
+    def forward(self, x: Tensor) -> Tensor:
+        dropped: Tensor = self.dropout(x) if self._a[0].training else x
+        return dropped
+
+
 def _double(layer: Any) -> None:
     """Give an adapted layer a second adapter, a copy of the first one that adds nothing."""
-    for part in (layer.lora_A, layer.lora_B, layer.lora_dropout):
+    for part in (layer.lora_A, layer.lora_B):
         part[OWN] = copy.deepcopy(part[DEFAULT])
+    dropout = copy.deepcopy(layer.lora_dropout[DEFAULT])
+    layer.lora_dropout[OWN] = _OwnDropout(dropout, layer.lora_A[OWN])
     layer.scaling = Scales({DEFAULT: layer.scaling[DEFAULT], OWN: 0.0})
     layer.set_adapter([DEFAULT, OWN])
 
@@ -126,45 +130,30 @@ def _own_names(network: nn.Module) -> frozenset[str]:
     return frozenset(name for a in adapters_of(network, OWN) for name in (a.a, a.b))
 
 
-def _scale_names(adapters: Sequence[Adapter]) -> list[str]:
-    """Return the names of the scales of both adapters of each layer."""
-    return [name for a in adapters for name in (a.scaling, _own_scale(a))]
-
-
-def _own_scale(adapter: Adapter) -> str:
-    return f"{adapter.scaling.removesuffix(DEFAULT)}{OWN}"
-
-
-def _mixed(
-    adapters: Sequence[Adapter],
-    weight: float | None,
-    broadcast: Groups,
-    state: Groups,
-    personal: Groups,
-) -> Tensors:
-    """Return the tensors at a weight w; None takes the client's."""
-    tensors = dict(partly_shared.start(broadcast, state, personal))
-    share = state[MIX][WEIGHT] if weight is None else torch.full_like(state[MIX][WEIGHT], weight)
+def _scales(adapters: Sequence[Adapter], weight: float) -> dict[str, float]:
+    """Return the scales of both adapters of each layer at a weight w, by name."""
+    scales = {}
     for adapter in adapters:
-        scale = tensors[adapter.scaling]
-        tensors[adapter.scaling] = (1 - share) * scale
-        tensors[_own_scale(adapter)] = share * scale
-    return tensors
+        scales[adapter.scaling] = (1 - weight) * adapter.scale
+        scales[f"{adapter.scaling.removesuffix(DEFAULT)}{OWN}"] = weight * adapter.scale
+    return scales
 
 
-def _finish(scales: frozenset[str], view: View, trained: Trained) -> Upload:
-    """Send the shared tensors; the own ones stay as they were."""
-    upload = partly_shared.finish(view, trained)
-    state = {**upload.state, MIX: view.state[MIX]}
-    return replace(upload, sums={"model": without(upload.sums["model"], scales)}, state=state)
+def _at_scales(
+    scales: Mapping[str, float], broadcast: Groups, state: Groups, personal: Groups
+) -> Tensors:
+    """Return the tensors with some scales; the client keeps those of its last mixture."""
+    tensors = partly_shared.start(broadcast, state, personal)
+    at = {name: torch.full_like(tensors[name], scale) for name, scale in scales.items()}
+    return {**tensors, **at}
 
 
-def _keep(names: frozenset[str], weight: float, view: View, trained: Trained) -> Upload:
-    """Keep the own adapter, which is trained now."""
-    own = {**view.state[OWN], **only(view.params, names)}
-    mix = {WEIGHT: torch.full_like(view.state[MIX][WEIGHT], weight)}
-    return Upload(state={OWN: own, MIX: mix})
+def _finish(scales: Collection[str], view: View, trained: Trained) -> Upload:
+    """Send the shared tensors; scales stay those of the client's last mixture."""
+    upload, kept = partly_shared.finish(view, trained), view.state[OWN]
+    return replace(upload, state={OWN: {**upload.state[OWN], **only(kept, scales)}})
 
 
-def _received(count: int, client: int) -> int:
-    return count
+def _keep(names: Collection[str], view: View, trained: Trained) -> Upload:
+    """Keep the own adapter, which is trained now, and the scales of the mixture."""
+    return Upload(state={OWN: {**view.state[OWN], **only(view.params, names)}})

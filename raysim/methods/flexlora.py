@@ -9,8 +9,8 @@ github.com/alibaba/FederatedScope, branch FlexLoRA.
     down:      the first r rows of A, and columns of B times s / s_k
 
 p_k as in FedAvg, s = alpha / R (rsLoRA: alpha / sqrt R). Where R is the rank of M or more, the
-server's product is the mean product, up to rounding. Trained parts beside the adapters, such as a
-head, are averaged.
+server's product is the mean product, up to rounding. Other trained parts, such as a head,
+are averaged.
 
     way="product":  M is summed up, and its singular values are taken
     way="qr":       [sqrt(p_k) s_k B_k] = Q_B R_B        [sqrt(p_k) A_k]' = Q_A R_A

@@ -50,7 +50,7 @@ class RoLora(Adapted):
     first: Literal["B", "A"] = Field(default="B", description="half that the first round trains")
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
-        """Return FedAvg's pass, which trains one half, and all but the adapters."""
+        """Return FedAvg's pass, which trains one half and everything except the adapters."""
         pass_ = super().training_pass(now, state)
         rests = [a.a if self._trains_b(now) else a.b for a in adapters_of(now.network)]
         trainable = parameter_names(now.network) - {*rests}
@@ -67,6 +67,6 @@ class RoLora(Adapted):
 
 
 def _send(rests: Collection[str], view: View, trained: Trained) -> Upload:
-    """Send all shared tensors but the half that rests."""
+    """Send the shared tensors, without the half that rests."""
     upload = partly_shared.finish(view, trained)
     return replace(upload, sums={"model": without(upload.sums["model"], rests)})

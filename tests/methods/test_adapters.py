@@ -296,16 +296,25 @@ IDENTITIES = {
 """Settings under which a method is FedIT, which is FedAvg of a model with adapters."""
 
 
-@pytest.mark.parametrize("stacked", [0, 3])
+def dropping():
+    """The network with dropout before its adapters."""
+    network = MODEL()
+    for layer in LAYERS:
+        network.get_submodule(layer).lora_dropout["default"] = nn.Dropout(0.3)
+    return network
+
+
+@pytest.mark.parametrize(
+    "engine", [{}, {"engine.vectorize": 3}, {"downlink.topk.fraction": 0.2}], ids=str
+)
 @pytest.mark.parametrize("method", IDENTITIES)
-def test_the_same_as_fedit(tmp_path, method, stacked):
-    """The trained tensors, what clients deploy, and the bytes."""
+def test_the_same_as_fedit(tmp_path, method, engine):
+    """The trained tensors, what clients deploy, and the bytes; with dropout."""
     more = {"fraction": 0.5, "local.momentum": 0.9, "evaluation.clients": True}
     given = {"method.name": method, **IDENTITIES[method]}
     plain, other = (
         raysim.run(
-            make_settings(tmp_path / name, **more, **own, **{"engine.vectorize": stacked}),
-            make_task(UNEQUAL, MODEL),
+            make_settings(tmp_path / name, **more, **own, **engine), make_task(UNEQUAL, dropping)
         )
         for name, own in (("plain", {}), ("other", given))
     )
@@ -472,7 +481,12 @@ def test_a_model_without_trained_adapters_is_refused(tmp_path, method):
     message = rf"method\.name={method}: needs a model with adapters"
     assert_refused(tmp_path, given, message, TwoLayers)
     message = rf"method\.name={method}: needs adapters of which A and B are trained; .*lora_A.*"
+    assert_refused(tmp_path, given, message, fixed_a)
     assert_refused(tmp_path, given, message, FixedA)
+
+
+def fixed_a():
+    return FixedA().network
 
 
 class FixedA(nn.Module):
