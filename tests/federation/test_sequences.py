@@ -109,6 +109,21 @@ def test_recorded_steps_have_the_same_bits(tmp_path, monkeypatch, parts):
     assert torch.equal(*params) and len(written) >= 3
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedmmd", "two_stream_l2"])
+def test_a_stack_gives_the_result_of_clients_alone(tmp_path, method):
+    """One of short and one of long sequences; penalties see padded positions, too."""
+    clients = [([[1, 2, 3], [0, 1]] * 4, None), ([[*range(5)] * 8, [2, 1]] * 4, None)]
+    task = raysim.Task(Bigrams, clients, clients[0], raysim.LANGUAGE_MODEL, sequences=True)
+    options = {**BASE, "fraction": 1.0, "local.epochs": 3, "method.name": method}
+    found = [
+        raysim.run(
+            make_settings(tmp_path / f"{size}", **options, **{"engine.vectorize": size}), task
+        )
+        for size in (0, 2)
+    ]
+    assert torch.allclose(*(run.params["table.weight"] for run in found), atol=1e-6, rtol=0)
+
+
 def test_none_as_targets_are_the_next_tokens():
     clients = [([[3, 1, 4], [1, 5]], None)]
     task = raysim.Task(Bigrams, clients, None, raysim.LANGUAGE_MODEL, sequences=True)

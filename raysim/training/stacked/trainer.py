@@ -109,8 +109,14 @@ class StackedTrainer:
             jobs: Jobs as of `run`, which are left as they were.
 
         Raises:
-            UnstackableError: a step depends on them.
+            UnstackableError: a step depends on them, or on the positions that pad a sequence.
         """
+        job = jobs[0]
+        if job.data.lengths is not None and job.data.y.dim() > 1 and job.rules.penalties:
+            raise UnstackableError(
+                "a penalty of the method sees the outputs of all positions, of which a stack pads"
+                " more"
+            )
         before = self.sequential.rng_state()
         for numbers in split_by_layout(jobs):
             if jobs[numbers[0]].epochs:
