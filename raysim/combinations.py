@@ -457,7 +457,7 @@ UNBASED = Kind(
 )
 STACKS = Kind(
     "`engine.vectorize`",
-    _setting("engine.vectorize", holds=lambda size: size != "auto" and size),
+    _setting("engine.vectorize", holds=lambda size: size not in ("auto", 0, 1)),
 )
 OWN_LOOPS = Kind("loops of your own", _loops())
 RETURNING = Kind(

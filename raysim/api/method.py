@@ -328,8 +328,9 @@ class Method(Recording, ABC):
     def moved(self, model: nn.Module) -> Collection[str]:
         """Return the names of the frozen parameters of the model that the server changes.
 
-        They are part of the state's group "model", so that clients receive them; clients do not
-        train them. Other frozen parameters are the network's base, which no group has.
+        They are part of the state's group "model", so that clients receive them. Clients do not
+        train them, and the method's `finish` must not send them. Other frozen parameters are the
+        network's base, which no group has.
         """
         return ()
 

@@ -27,7 +27,7 @@ from raysim.api.method import Round, ServerState
 from raysim.api.rules import Pass, Rules, Trained, Upload, View, send_model
 from raysim.errors import SettingsError
 from raysim.methods.fedavg import FedAvg
-from raysim.numbers.tensors import Groups, Tensors, only, state_of, without
+from raysim.numbers.tensors import Groups, Tensors, base_of, only, state_of, without
 
 OWN = "own"
 """Group of a client's own tensors in its state, and their names in the server's `info`."""
@@ -57,13 +57,18 @@ def names_of(parts: Parts, network: nn.Module, setting: str) -> frozenset[str]:
         setting: The setting that has the parts, for the error.
 
     Raises:
-        SettingsError: a part names no tensor of the network.
+        SettingsError: a part names no tensor of the network, or only frozen ones.
     """
     known, named = state_of(network), set[str]()
     for part in parts:
         if part == NONE:
             continue
         matching = {n for n in known if part == ALL or _is_in(n, part)}
+        if not matching and any(_is_in(name, part) for name in base_of(network)):
+            raise SettingsError(
+                f"{setting}={','.join(parts)}: {part!r} is frozen in the model, so that all clients"
+                " have the same; choose a part that is trained"
+            )
         if not matching:
             modules = ", ".join(name for name, _ in network.named_children())
             raise SettingsError(

@@ -134,9 +134,10 @@ class Bindings:
             bound = getattr(owner, key)
             moved = name in detached and detached[name].data_ptr() != bound.data_ptr()
             if moved or bound is not self._held(name):
+                how = "changed in place, for example by copy_ under torch.no_grad()"
+                how = "left as it is, as it is frozen" if name in self.base else how
                 raise RunError(
-                    f"the model's forward replaces the parameter {name}: a parameter must be"
-                    " changed in place, for example by copy_ under torch.no_grad()"
+                    f"the model's forward replaces the parameter {name}: a parameter must be {how}"
                 )
 
     def _held(self, name: str) -> Tensor | None:

@@ -213,3 +213,16 @@ def test_a_chain_refuses_other_groups_of_private_tensors(tmp_path, other):
     given = {"method.name": "chain", "method.methods": {"fedper": {}, other: {}}}
     message = f"method.methods: {other} cannot be chained with fedper, which does not send head"
     common.assert_refused(tmp_path, given, message)
+
+
+def test_a_part_that_is_frozen_is_refused(tmp_path):
+    """All clients have the same one; before it is known only as no part of the model."""
+    settings = make_settings(tmp_path / "run", **{"method.name": "fedper", "method.own": "head"})
+    with pytest.raises(raysim.SettingsError, match=r"^method.own=head: 'head' is frozen in the"):
+        raysim.run(settings, make_task(EQUAL, FrozenHead))
+
+
+class FrozenHead(SmallNet):
+    def __init__(self):
+        super().__init__()
+        self.head.requires_grad_(False)

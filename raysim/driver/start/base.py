@@ -51,7 +51,7 @@ def restore_base(network: nn.Module, run_dir: RunDirectory) -> None:
             if name not in base or base[name].shape != tensor.shape:
                 raise RunError(
                     f"{run_dir.base}: holds {name} {[*tensor.shape]}, which is no frozen tensor of"
-                    " the model"
+                    " the model here; it must be frozen as in the run"
                 )
             base[name].copy_(tensor)
 
