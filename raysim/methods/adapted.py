@@ -36,7 +36,13 @@ from raysim.api.rules import Pass, Rules, Trained, Upload, View
 from raysim.errors import SettingsError
 from raysim.methods import partly_shared
 from raysim.methods.partly_shared import NONE, PartlyShared, Parts, names_of
-from raysim.numbers.adapters import Adapter, Scales, adapted_layers, adapters_of
+from raysim.numbers.adapters import (
+    Adapter,
+    Scales,
+    adapted_layers,
+    adapters_beyond_matrices,
+    adapters_of,
+)
 from raysim.numbers.client_tables import read_table
 from raysim.numbers.tensors import Groups, Tensors, nbytes, parameter_names, without
 from raysim.user_input.user_modules import TARGET
@@ -78,10 +84,16 @@ class Adapted(PartlyShared):
         """Return the names of the chosen tensors.
 
         Raises:
-            SettingsError: they have adapters, or the network has none that is trained as a whole.
+            SettingsError: they have adapters, or the network has none that is trained as a whole,
+                or has one that is more or other than two matrices.
         """
         names, trained = names_of(self.own, network, "method.own"), parameter_names(network)
         adapters = adapters_of(network)
+        if beyond := adapters_beyond_matrices(network):
+            raise SettingsError(
+                f"method.name={self.title}: needs adapters of two matrices, A and B; {beyond};"
+                " method.name=fedavg takes any adapters"
+            )
         if not adapters:
             raise SettingsError(
                 f"method.name={self.title}: needs a model with adapters; set model.lora.rank, or"
@@ -132,23 +144,30 @@ class MovesBase(Adapted):
         ]
 
     def moved(self, model: nn.Module) -> frozenset[str]:
-        """Return the names of the weights that have adapters."""
-        return frozenset(adapter.weight for adapter in adapters_of(model))
+        """Return the names of the frozen weights that have adapters; `init` refuses others."""
+        frozen = {name for name, tensor in model.named_parameters() if not tensor.requires_grad}
+        return frozenset(adapter.weight for adapter in adapters_of(model)) & frozen
 
     def init(self, network: nn.Module) -> ServerState:
         """Start from the network as it was built.
 
         Raises:
-            SettingsError: the network has no adapters, or a weight with one is also another's.
+            SettingsError: the network has no adapters, or a weight with one is trained, or also
+                another layer's.
         """
         state = super().init(network)
         named = [*network.named_parameters(remove_duplicate=False)]
         places = Counter(id(tensor) for _, tensor in named)
-        for name in sorted(self.moved(network)):
-            if places[id(network.get_parameter(name))] > 1:
+        for name in (adapter.weight for adapter in adapters_of(network)):
+            weight, but = network.get_parameter(name), ""
+            if weight.requires_grad:
+                but = "trained by clients; freeze it (model.train)"
+            elif places[id(weight)] > 1:
+                but = "the weight of another layer; choose other layers (model.lora.targets)"
+            if but:
                 raise SettingsError(
                     f"method.name={self.title}: changes weights that have adapters, and {name} is"
-                    " also the weight of another layer; choose other layers (model.lora.targets)"
+                    f" also {but}"
                 )
         return state
 
@@ -301,6 +320,7 @@ def send_products(adapters: Sequence[Adapter], view: View, trained: Trained) -> 
     """Send the products s_k B_k A_k in place of A_k and B_k, and count the bytes of these."""
     upload, rank = partly_shared.finish(view, trained), rank_of(view)
     names = {name for a in adapters for name in (a.a, a.b, a.scaling, a.weight)}
+    names -= {a.weight for a in adapters if a.weight in view.trainable}
     sent = without(upload.sums["model"], names - {a.a for a in adapters} - {a.b for a in adapters})
     products = {a.b: a.product(view.params) * a.scale_at(rank or a.rank) for a in adapters}
     others = without(sent, names)

@@ -8,7 +8,7 @@ An adapted layer is known by its attributes: `base_layer`, and the mappings `lor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,32 @@ def adapted_layers(network: nn.Module, name: str = DEFAULT) -> Iterator[tuple[st
     for path, module in network.named_modules():
         if hasattr(module, "base_layer") and name in getattr(module, "lora_A", ()):
             yield path, module
+
+
+def adapters_beyond_matrices(network: nn.Module) -> str:
+    """Return the first layer whose adapter is more or other than A and B; empty if none is.
+
+    The answer says why.
+    """
+    for path, layer in network.named_modules():
+        names = [*getattr(layer, "lora_A", ()), *getattr(layer, "lora_embedding_A", ())]
+        if names and hasattr(layer, "base_layer") and (why := _beyond_matrices(layer, names)):
+            return f"{path or 'the model'} {why}"
+    return ""
+
+
+def _beyond_matrices(layer: Any, names: Sequence[str]) -> str:
+    if DEFAULT not in names:
+        return f"has an adapter named {names[0]}, not {DEFAULT}"
+    if DEFAULT not in layer.lora_A:
+        return "is an embedding"
+    if DEFAULT in getattr(layer, "lora_variant", ()):
+        return "has a variant of LoRA (such as use_dora)"
+    if layer.lora_B[DEFAULT].bias is not None:
+        return "has a bias in its adapter (lora_bias)"
+    if getattr(layer.base_layer, "groups", 1) > 1:
+        return "is a grouped convolution"
+    return ""
 
 
 def _adapter(path: str, layer: Any, name: str) -> Adapter:

@@ -502,6 +502,40 @@ class FixedA(nn.Module):
         return self.network(x)
 
 
+def with_trained_base():
+    """The network, in which the first weight with an adapter is trained, too."""
+    network = MODEL()
+    network.hidden[0].base_layer.requires_grad_()
+    return network
+
+
+def tied():
+    """A network of which two layers with adapters have one weight."""
+    network = adapted(Square)
+    network.hidden[2].base_layer.weight = network.hidden[0].base_layer.weight
+    return network
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (with_trained_base, "hidden.0.base_layer.weight is also trained by clients; freeze it"),
+        (tied, "hidden.0.base_layer.weight is also the weight of another layer"),
+    ],
+)
+@pytest.mark.parametrize("method", ["fedex_lora", "flora"])
+def test_a_base_that_is_not_the_adapter_s_alone_does_not_move(tmp_path, method, model, message):
+    message = rf"method\.name={method}: changes weights that have adapters, and {message}"
+    assert_refused(tmp_path, {"method.name": method}, message, model)
+
+
+def test_flexlora_averages_a_trained_base(tmp_path):
+    given = {"method.name": "flexlora", "rounds": 1, "fraction": 1.0}
+    start = tensors_of(make_task((57,), with_trained_base), BASE[:1])
+    run = raysim.run(make_settings(tmp_path / "run", **given), make_task((57,), with_trained_base))
+    assert np.abs(run.params[BASE[0]].numpy() - start[0]).max() > 1e-3
+
+
 def test_ffa_is_fedavg_with_a_frozen(tmp_path):
     """A stays as it was drawn; B is averaged, so that the mean of products is their product."""
     first = [f"network.{name}" for name in FACTORS + HEAD]

@@ -24,7 +24,7 @@ from raysim.training.stacked.stack_size import unsupported_reason
 from raysim.workloads.models.pretrained import extra
 from raysim.workloads.models.pretrained.model import HuggingFace
 from raysim.workloads.models.pretrained.network import attention_mask
-from tests.methods.common import newest_states
+from tests.methods.common import assert_refused, newest_states
 from tests.methods.test_adapters import METHODS as ADAPTER_METHODS
 from tests.pretrained import SIZES, save_network
 from tests.tasks import EQUAL, make_settings, make_task
@@ -465,6 +465,40 @@ def with_adapters() -> nn.Module:
 
     network = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
     return get_peft_model(network, LoraConfig(r=2, target_modules=["0"], modules_to_save=["2"]))
+
+
+BEYOND = {
+    "has a variant of LoRA (such as use_dora)": ("2", "default", {"use_dora": True}),
+    "has a bias in its adapter (lora_bias)": ("2", "default", {"lora_bias": True}),
+    "is an embedding": ("0", "default", {}),
+    "is a grouped convolution": ("1", "default", {}),
+    "has an adapter named mine, not default": ("2", "mine", {}),
+}
+
+
+class Words(nn.Sequential):
+    """Sequences of three numbers as three words, in a grouped convolution and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Embedding(9, 4), nn.Conv1d(4, 4, 1, groups=2), nn.Linear(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = self[0]((x.flatten(1)[:, :3].abs() * 3).long().clamp(max=8))
+        return self[2](self[1](words.transpose(1, 2)).mean(2))  # type: ignore[no-any-return]
+
+
+def beyond_matrices(says: str) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    target, name, given = BEYOND[says]
+    return get_peft_model(Words(), LoraConfig(r=2, target_modules=[target], **given), name)
+
+
+@pytest.mark.filterwarnings("ignore:LoRA adapter added to ConvNd layer with groups")
+@pytest.mark.parametrize("says", BEYOND)
+def test_methods_of_adapters_refuse_more_than_two_matrices(tmp_path, says):
+    message = rf"method\.name=hetlora: needs adapters of two matrices, A and B; .*{re.escape(says)}"
+    assert_refused(tmp_path, {"method.name": "hetlora"}, message, partial(beyond_matrices, says))
 
 
 def test_any_module_with_peft_around_it_is_trained(tmp_path):
