@@ -86,7 +86,7 @@ def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
     import raysim
     from raysim import methods, workloads  # noqa: F401 - registers the components
     from raysim.config import parse
-    from raysim.storage.checkpoints import save_tensors
+    from raysim.storage.checkpoints import Checkpoints, model_metadata, save_tensors
     from raysim.storage.run_directory import RunDirectory
     from raysim.storage.sealed.models import read_model
 
@@ -95,7 +95,8 @@ def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
     raw, own_task = directory.read_config(listener.note)
     directory.check_finished(parse(raw), own_task)
     if client is None:
-        save_tensors(out, read_model(run_dir, listener.note))
+        sealed = model_metadata(Checkpoints(directory.checkpoints).identity())
+        save_tensors(out, read_model(run_dir, listener.note), sealed)
         return
     if own_task:
         raise RunError(

@@ -31,8 +31,6 @@ from raysim.numbers.tensors.digests import bytes_of, checksums
 from raysim.numbers.tensors.sets import ALIGNMENT
 
 Base = Mapping[str, BaseParameter | BaseBuffer]
-NO_BASE = "none"
-"""Digest of a network without a base."""
 LEAST_SHARED = 2**20
 """Bytes of the smallest base that has a file; smaller ones are sent to each process."""
 ENDING, LOCK = ".base", ".lock"
@@ -46,9 +44,9 @@ IN_MEMORY, OF_A_FILE = np.uint64(0b11 << 62), np.uint64(1 << 61)
 
 
 def base_digest(tensors: Tensors) -> str:
-    """Return the digest of a base, of its tensors' names, types, shapes and values."""
+    """Return the digest of a base, of its tensors' names, types, shapes and values; "" of none."""
     if not tensors:
-        return NO_BASE
+        return ""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {[*tensor.shape]};".encode())

@@ -30,7 +30,7 @@ from raysim.api.scoring import (
 )
 from raysim.config import LocalSettings, Settings
 from raysim.errors import DataError, SettingsError
-from raysim.federation.base_files import NO_BASE, base_digest, share
+from raysim.federation.base_files import base_digest, share
 from raysim.federation.input_pipeline import InputPipeline, PreparedPipeline
 from raysim.federation.prepared import (
     class_names,
@@ -89,7 +89,7 @@ class Start:
     Attributes:
         tensors: A model's tensors.
         kept: Of a run, the frozen tensors that it holds beside them.
-        base: Of a run, the digest of all of its frozen tensors; None: unknown.
+        base: Of a run, the digest of all of its frozen tensors, "" of none; None: unknown.
     """
 
     tensors: Tensors
@@ -122,7 +122,7 @@ class Federation:
         test_rows: Numbers of the samples in the test set, ascending; None: all test samples.
         names: Names of the clients [K]; empty if they have numbers alone.
         sequences: Whether inputs are padded sequences, see `sequences`.
-        base: Digest of the network's base, as the driver has built it.
+        base: Digest of the network's base, as the driver has built it; "" without one.
         base_file: Digest of the part of it that a file of each node has.
         base_values: The rest of it.
         data_root: Returns a node's data root, where its processes share the base; None: each has
@@ -152,8 +152,8 @@ class Federation:
     root: Indices = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     names: tuple[str, ...] = ()
     sequences: bool = False
-    base: str = NO_BASE
-    base_file: str = NO_BASE
+    base: str = ""
+    base_file: str = ""
     base_values: Tensors = field(default_factory=dict)
     data_root: Callable[[], Path] | None = None
     preparation: Preparation | None = None
@@ -326,9 +326,10 @@ def _check_base(network: nn.Module, start: Start) -> None:
     tensors = dict((*network.named_parameters(), *network.named_buffers()))
     here = base_digest(without(tensors, start.tensors))
     if start.base not in (None, here):
+        was, now = (digest[:12] or "none" for digest in (start.base or "", here))
         raise SettingsError(
             "start_from: the tensors that its run had frozen are others here: their digest was"
-            f" {start.base[:12]}, here {here[:12]}; choose the same pretrained network"
+            f" {was}, here {now}; choose the same pretrained network"
         )
 
 

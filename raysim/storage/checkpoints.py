@@ -53,6 +53,8 @@ COMPONENTS = "components.safetensors"
 TRAINING_SAMPLES, TEST_SAMPLES = "training samples", "test samples"
 LOCAL_TEST_SAMPLES, REFERENCE = "clients' own test samples", "model of the reference"
 """Names of digests in an identity."""
+BASE, NO_BASE = "base of frozen tensors", "none"
+"""Name in an identity of the digest of a network's base, and its value without one."""
 PRIVACY, NO_PRIVACY = "accounting of privacy", "none"
 """Name in an identity of the meaning of an epsilon, and its value without one."""
 SAMPLES = {"train": TRAINING_SAMPLES, "test": TEST_SAMPLES}
@@ -78,9 +80,16 @@ class Checkpoint:
     tables: SealedTables | None = None
 
 
-def save_tensors(path: Path, tensors: Tensors) -> None:
+def save_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
     """Write tensors atomically and durably as one safetensors file."""
-    replace_file(path, lambda aside: save_file(contiguous(tensors), aside), durable=True)
+    content = contiguous(tensors)
+    replace_file(path, lambda aside: save_file(content, aside, metadata), durable=True)
+
+
+def model_metadata(identity: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the metadata of the files of a run's models: the digest of its base, if it has one."""
+    digest = identity.get(BASE, NO_BASE)
+    return None if digest == NO_BASE else {"base": str(digest)}
 
 
 class Checkpoints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import shutil
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -179,8 +180,13 @@ def test_a_start_with_another_base_is_refused(tmp_path):
     task = make_task(UNEQUAL, Backbone)
     first = raysim.run(make_settings(tmp_path / "first"), task).run_dir
     (first / "base.safetensors").unlink()  # as of a network that is read from its own files
-    with pytest.raises(raysim.SettingsError, match=r"^start_from: the tensors that its run had fr"):
-        raysim.run(make_settings(tmp_path / "other", seed=5, start_from=str(first)), task)
+    shutil.copy(first / "model.safetensors", tmp_path / "copied.safetensors")
+    for start in (first, first / "model.safetensors", tmp_path / "copied.safetensors"):
+        settings = make_settings(tmp_path / "other", seed=5, start_from=str(start))
+        with pytest.raises(
+            raysim.SettingsError, match=r"^start_from: the tensors that its run had"
+        ):
+            raysim.run(settings, task)
 
 
 class Scaled(SmallNet):
@@ -388,3 +394,11 @@ def test_a_damaged_file_is_written_again_and_another_base_is_refused(tmp_path):
         raysim.errors.DataError, match=r"^node .*: the model's frozen tensors differ"
     ):
         share(base_of(other), digest, tmp_path)
+
+
+def test_a_damaged_model_beside_a_base_is_taken_from_the_checkpoint(tmp_path):
+    result = raysim.run(make_settings(tmp_path / "run"), make_task(UNEQUAL, Backbone))
+    before = raysim.load(result.run_dir, Backbone).state_dict()
+    (result.run_dir / "model.safetensors").write_bytes(b"none")
+    after = raysim.load(result.run_dir, Backbone).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -55,11 +56,19 @@ def read_start(path: Path, note: Callable[[str], None]) -> Start:
     """
     tensors, run = start_tensors(path, note), path
     if not path.is_dir():
-        if path.name not in (MODEL, BEST_MODEL):
-            return Start(tensors)
+        if path.name not in (MODEL, BEST_MODEL) or sealed_base(path.parent) is None:
+            return Start(tensors, base=_stated_base(path))
         run = path.parent
     kept = RunDirectory(run).base
     return Start(tensors, load_file(kept) if kept.exists() else {}, sealed_base(run))
+
+
+def _stated_base(path: Path) -> str | None:
+    """Return the digest of the base that a file of a run's model states; None without one."""
+    if path.suffix != ".safetensors":
+        return None
+    with safe_open(path, "pt") as file:
+        return (file.metadata() or {}).get("base")
 
 
 def load_network(

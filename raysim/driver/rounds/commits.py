@@ -21,7 +21,7 @@ from raysim.numbers.tensors import Tensors, flatten
 from raysim.numbers.tensors.digests import checksums
 from raysim.process.exits import delay_signals
 from raysim.storage.atomic import remove, write_json
-from raysim.storage.checkpoints import Checkpoint, Checkpoints, save_tensors
+from raysim.storage.checkpoints import Checkpoint, Checkpoints, model_metadata, save_tensors
 from raysim.storage.recorder import Row, RunRecorder
 from raysim.storage.run_state import Best, RunState
 from raysim.storage.summary import of_local_tests, summarise
@@ -75,7 +75,7 @@ class Commits:
             self._sealed = accepted(latest, context)
             self.committed = self._sealed.run
             # The model file of a rolled-back run may be that of a later round.
-            save_tensors(context.run_dir.model, self._deployed())
+            self._save_model(context.run_dir.model, self._deployed())
         number = self.committed.number
         context.states.roll_back(number)
         context.updates.clear()
@@ -103,6 +103,9 @@ class Commits:
 
     def _deployed(self) -> Tensors:
         return self._settings.method.deployed(self.committed.state)
+
+    def _save_model(self, path: Path, tensors: Tensors) -> None:
+        save_tensors(path, tensors, model_metadata(self._context.identity))
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
         """Check the files that a checkpoint seals outside its folder."""
@@ -195,7 +198,7 @@ class Commits:
         if number not in self._best:
             return []
         if self._best_written != number:
-            save_tensors(path, self._best[number])
+            self._save_model(path, self._best[number])
             self._best_written = number
         return [path]
 
@@ -206,7 +209,7 @@ class Commits:
         if clock := self._context.clock:
             self.committed = replace(self.committed, costs=clock.costs.counter.counts())
         model, regular = self._context.run_dir.model, self._stopping.regular_best
-        save_tensors(model, self._deployed())
+        self._save_model(model, self._deployed())
         if regular in self._best:
             is_this_round = regular == number
             best = Best(regular, None if is_this_round else self._best[regular])

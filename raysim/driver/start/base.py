@@ -17,15 +17,12 @@ from torch import nn
 from raysim.api.components import call
 from raysim.config import Settings
 from raysim.errors import RunError
-from raysim.federation.base_files import LEAST_SHARED, NO_BASE, base_digest
+from raysim.federation.base_files import LEAST_SHARED, base_digest
 from raysim.federation.federation import Federation, hold_base
 from raysim.numbers.tensors import Tensors, base_of, nbytes, without
 from raysim.samples.data import Model
-from raysim.storage.checkpoints import Checkpoints
+from raysim.storage.checkpoints import BASE, NO_BASE, Checkpoints
 from raysim.storage.run_directory import RunDirectory
-
-BASE = "base of frozen tensors"
-"""Name of the base's digest in an identity."""
 
 
 def kept_base(settings: Settings, federation: Federation, network: nn.Module) -> Tensors:
@@ -64,9 +61,10 @@ def check_base(network: nn.Module, run_dir: RunDirectory) -> None:
     """
     sealed, here = sealed_base(run_dir.path), base_digest(base_of(network))
     if sealed not in (None, here):
+        now, was = (digest[:12] or NO_BASE for digest in (here, sealed))
         raise RunError(
             f"{run_dir.path}: the model's frozen tensors are not those of the run: their digest is"
-            f" {here[:12]}, not {sealed[:12]}; its model must be frozen and read as in the run"
+            f" {now}, not {was}; its model must be frozen and read as in the run"
         )
 
 
@@ -107,6 +105,7 @@ def with_base(
 
 
 def sealed_base(run: Path) -> str | None:
-    """Return the digest of a run's base, NO_BASE without one; None where no run has sealed it."""
+    """Return the digest of a run's base, "" without one; None where no run has sealed it."""
     identity = Checkpoints(run / "checkpoints").identity() if run.is_dir() else {}
-    return str(identity.get(BASE, NO_BASE)) if identity else None
+    digest = str(identity.get(BASE, NO_BASE)) if identity else None
+    return "" if digest == NO_BASE else digest

@@ -25,7 +25,6 @@ from raysim.api.own_loop import TASK_LOOP
 from raysim.config import Settings
 from raysim.driver.evaluation.weights import weights_file
 from raysim.driver.privacy.accounting import Accounting
-from raysim.driver.start.base import BASE
 from raysim.driver.start.code_digests import NoDigestError, digest_of, digest_of_modules
 from raysim.driver.start.context import RunContext
 from raysim.errors import RunError
@@ -38,7 +37,9 @@ from raysim.samples.client_indices import ClientIndices, ListedIndices
 from raysim.samples.data import Split
 from raysim.samples.local_cut import without_cut
 from raysim.storage.checkpoints import (
+    BASE,
     LOCAL_TEST_SAMPLES,
+    NO_BASE,
     NO_PRIVACY,
     PRIVACY,
     REFERENCE,
@@ -100,7 +101,7 @@ def identity_of(
         CODE_OF_LOOP: code_of_loop(settings, federation),
         CODE_OF_COMPONENTS: code_of_components(settings),
         INITIAL_MODEL: tensors_digest(state_of(network)),
-        BASE: federation.base,
+        BASE: federation.base or NO_BASE,
         REFERENCE: "none" if reference is None else tensors_digest(reference),
         START: "none" if federation.start is None else tensors_digest(federation.start.tensors),
         PRIVACY: str(privacy or NO_PRIVACY),

@@ -14,7 +14,7 @@ from torch import Tensor
 from raysim.errors import RunError
 from raysim.numbers.tensors import contiguous, unflatten
 from raysim.samples.arrow import checksum
-from raysim.storage.checkpoints import BEST_MODEL, MODEL, STATE, Checkpoints
+from raysim.storage.checkpoints import BEST_MODEL, MODEL, STATE, Checkpoints, model_metadata
 from raysim.user_input import resume_advice
 
 CHECKPOINTS = "checkpoints"
@@ -81,8 +81,9 @@ def _of_checkpoint(run: Path, name: str) -> tuple[Path, dict[str, Tensor]] | Non
             groups.append(load((folder / BEST_MODEL).read_bytes()))
     except (OSError, ValueError, SafetensorError):
         return None
+    metadata = model_metadata(Checkpoints(run / CHECKPOINTS).identity())
     for group in groups:
-        content = save(contiguous(group))
+        content = save(contiguous(group), metadata)
         if hashlib.sha256(content).hexdigest() == digest:
             with TemporaryDirectory() as other:  # mapped: a tensor's alignment decides last bits
                 path = Path(other) / name
