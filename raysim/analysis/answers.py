@@ -9,13 +9,14 @@ Legend: n prompts, T tokens of an input.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import torch
 
 from raysim.analysis.base import Analysis, Columns, MeasuredRound, Need
-from raysim.api.generation import likeliest_tokens
+from raysim.api.generation import likeliest_tokens, places_of
 from raysim.api.rules import Trained, View
 from raysim.api.scoring import IGNORED, NO_TOKEN
 from raysim.numbers.arrays import Array
@@ -46,7 +47,8 @@ class Answers(Analysis):
             return {}
         prompts, rests = [*divided][:PROMPTS], [*divided.values()][:PROMPTS]
         asked = {"x": torch.from_numpy(_rows(prompts))}
-        measured = evaluated.measure(_answered, evaluated.everyone[:1], {"asked": asked})
+        answered = partial(_answered, places=places_of(evaluated.network))
+        measured = evaluated.measure(answered, evaluated.everyone[:1], {"asked": asked})
         (figures,) = measured.values()
         return {
             "prompt": np.array(evaluated.as_text(_rows(prompts), False)),
@@ -70,8 +72,9 @@ def _rows(rows: Sequence[Sequence[int] | Array]) -> Array:
     return array
 
 
-def _answered(view: View, trained: Trained) -> Tensors:
+def _answered(view: View, trained: Trained, *, places: int | None) -> Tensors:
     """Return the tokens that the global model puts after prompts [n, S]."""
     asked = view.broadcast["asked"]["x"]
     model = view.broadcast["model"]
-    return {"tokens": likeliest_tokens(lambda x: view.at(model, x).logits, asked, TOKENS)}
+    tokens = likeliest_tokens(lambda x: view.at(model, x).logits, asked, TOKENS, places)
+    return {"tokens": tokens}

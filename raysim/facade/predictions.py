@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raysim import methods, workloads  # noqa: F401 - registers the components
 from raysim.api.components import call
-from raysim.api.generation import likeliest_tokens
+from raysim.api.generation import likeliest_tokens, places_of
 from raysim.api.scoring import FORWARD_TOKENS
 from raysim.config import Settings, parse
 from raysim.errors import DataError, RunError
@@ -125,7 +125,8 @@ class TrainedModel:
             DataError: there are no rows, a column is missing, or a value does not fit.
         """
         size = getattr(self.settings.dataset, "image_size", None)
-        rows = NewRows.of(data, self.columns, self.preparation.stored, size)
+        places = places_of(self.network)
+        rows = NewRows.of(data, self.columns, self.preparation.stored, size, places)
         names: list[str] | None = None
         empty = True
         for batch, there, x in rows:
@@ -175,7 +176,9 @@ class TrainedModel:
             asked = self.decoded(x[start : start + rows])
             asked = asked[:, : int((asked >= 0).sum(1).max())]
             with torch.no_grad():
-                tokens = likeliest_tokens(self.network, asked, ANSWER_TOKENS).numpy()
+                tokens = likeliest_tokens(
+                    self.network, asked, ANSWER_TOKENS, places_of(self.network)
+                ).numpy()
             texts += call(data, Dataset.as_text, tokens, to_end=True)
         return np.array(texts, dtype=object)
 
@@ -219,4 +222,5 @@ def _words(values: pa.Array) -> pa.Array | None:
 def _spread(values: Any, there: Array) -> pa.Array:
     """Return values of the rows that have inputs, among all rows [n]."""
     indices = np.where(there, np.cumsum(there) - 1, -1)
-    return pa.array(values).take(pa.array(indices, mask=~there))
+    kind = pa.string() if values.dtype == object else None  # of no rows, too
+    return pa.array(values, kind).take(pa.array(indices, mask=~there))

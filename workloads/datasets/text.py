@@ -184,15 +184,20 @@ class Tokeniser:
             return f"{self.loaded.bos_token or ''}{prompt}\n"
         return self._chat(prompt, add_generation_prompt=True)
 
-    def answered(self, prompt: str, answer: str) -> str:
+    def answered(self, asked: str, prompt: str, answer: str) -> str:
         """Return the text of an answer, as it follows that of its prompt.
+
+        Args:
+            asked: The text of the prompt, as `asked` returns it.
+            prompt: The prompt.
+            answer: The answer.
 
         Raises:
             DataError: the chat template fails, or gives a text that begins in another way.
         """
         if self.loaded.chat_template is None:
             return f"{answer}{self.loaded.eos_token or ''}"
-        asked, whole = self.asked(prompt), self._chat(prompt, answer).rstrip()
+        whole = self._chat(prompt, answer).rstrip()
         if not whole.startswith(asked):
             raise DataError(
                 f"{SETTING}={self.name}: its chat template does not put an answer after the text of"

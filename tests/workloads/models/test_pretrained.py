@@ -321,6 +321,17 @@ def test_settings_that_do_not_suit_the_network(folders, case):
     assert "\n" not in str(error.value)
 
 
+def test_places_that_padding_takes_are_no_places(tmp_path):
+    import transformers
+
+    sizes = SIZES | {"max_position_embeddings": 14, "pad_token_id": 1}
+    with extra.quiet():
+        transformers.RobertaModel(transformers.RobertaConfig(**sizes)).save_pretrained(tmp_path)
+    assert built(tmp_path, prompt=6)(ROWS).isfinite().all()
+    with pytest.raises(RaysimError, match=r"takes at most 12 tokens .*; inputs have 6 and 7 vect"):
+        built(tmp_path, prompt=7)
+
+
 def test_a_vocabulary_larger_than_the_embedding_is_refused(folders):
     with pytest.raises(
         RaysimError, match="embeds 40 tokens, but the texts have a vocabulary of 41"

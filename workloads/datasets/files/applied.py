@@ -150,7 +150,7 @@ class TextOfRun(_Part):
                 f"dataset.tokenizer={self.tokenizer}: is another tokeniser than the run's; restore"
                 f" it (sha256 {self.digest[:12]}...)"
             )
-        given = self.name, tokeniser, min(self.length, self.longest), self.longest
+        given = self.name, tokeniser, self.length, self.longest
         return Text(*given) if self.answer is None else Language(*given, answer=self.answer)
 
 
@@ -242,7 +242,12 @@ class NewRows:
 
     @classmethod
     def of(
-        cls, path: Path, columns: ColumnsOfRun, stored: tuple[int, ...], image_size: int | None
+        cls,
+        path: Path,
+        columns: ColumnsOfRun,
+        stored: tuple[int, ...],
+        image_size: int | None,
+        tokens: int | None,
     ) -> Self:
         """Return the rows of a path.
 
@@ -251,11 +256,14 @@ class NewRows:
             columns: The columns that the run was trained on.
             stored: Shape of a sample of the run.
             image_size: Height and width to which the run resized images; None: it did not.
+            tokens: Most tokens that the network takes; None: any number.
 
         Raises:
             DataError: it is in no known format, or lacks a column.
         """
         features = tuple(column.made for column in columns.columns)
+        for text in (feature for feature in features if isinstance(feature, Text)):
+            text.length = min(text.length, tokens or text.length)
         source = _source(path, _look(features, stored, image_size))
         if len(features) == len(source.images) == 1:
             features[0].name = source.images[0]
@@ -286,10 +294,12 @@ class NewRows:
             whole = batch.filter(pa.array(there))
             for feature in self.features:
                 self._check(feature, whole, start + np.flatnonzero(there))
-            if len(whole):
-                yield batch, there, self._encoded(whole)
-            else:
-                yield batch, there, np.empty((0, *self.stored), np.float32)
+            x = np.empty((0, *self.stored), np.float32)
+            if len(whole) and isinstance(text := self.features[0], Text):
+                x, there[there] = text.encode_new(whole)
+            elif len(whole):
+                x = self._encoded(whole)
+            yield batch, there, x
             start += len(batch)
 
     def _there(self, batch: pa.RecordBatch, start: int) -> Array:
@@ -362,6 +372,8 @@ class NewRows:
                 f"column {shown(name)}: {many} that no training sample has, {shown(first)} first;"
                 " as in a test set, such a word is none of the known ones"
             )
+        for text in (feature for feature in self.features if isinstance(feature, Text)):
+            yield from text.notes_of_new()
         if self.lacking:
             yield (
                 f"{self.lacking} rows lack a value, and have no prediction"

@@ -27,6 +27,7 @@ from raysim.workloads.datasets.files.source import (
     Batches,
     Source,
     as_words,
+    is_missing,
     is_number,
     is_text,
     shown,
@@ -101,6 +102,19 @@ class Text:
         lists = batch[self.name]
         lists = lists if lists.type == IDS else self.tokenised(batch)[self.name]
         return _array(lists, *self.shape)
+
+    def encode_new(self, batch: pa.RecordBatch) -> tuple[Array, Array]:
+        """Return the inputs [m, T] of new texts, and which rows [n] fit: all, as they are cut."""
+        return self.encode(batch), np.ones(len(batch), bool)
+
+    def notes_of_new(self) -> list[str]:
+        """Return a line on new texts that were cut, if there are any."""
+        if not self.cut:
+            return []
+        return [
+            f"{self.cut} of {self.count} texts of {shown(self.name)} are cut, at {self.length}"
+            " tokens, the most that the model takes"
+        ]
 
     def notes(self) -> list[str]:
         """Return a line on texts that were cut, if there are any."""
@@ -180,29 +194,40 @@ class Language(Text):
 
     def _pairs(self, prompts: list[str], answers: list[str]) -> Iterator[tuple[Ids, int]]:
         """Yield the tokens of prompts with their answers, and where each answer begins."""
-        most = self.length + 1
-        replies = [self.tokeniser.answered(*pair) for pair in zip(prompts, answers, strict=True)]
-        ends, _ = self.tokeniser.numbers(replies, most, special=False)
-        for prompt, end in zip(self._asked(prompts, most), ends, strict=True):
-            ids = [*prompt, *end]
-            self.cut += len(ids) > most
+        most, tokeniser = self.length + 1, self.tokeniser
+        asked = [tokeniser.asked(prompt) for prompt in prompts]
+        replies = map(tokeniser.answered, asked, prompts, answers)
+        begins = zip(*tokeniser.numbers(asked, most, special=False), strict=True)
+        ends = zip(*tokeniser.numbers([*replies], most, special=False), strict=True)
+        for (prompt, fills), (end, cut) in zip(begins, ends, strict=True):
+            ids = prompt if fills else [*prompt, *end]
+            self.cut += not fills and (cut or len(ids) > most)
             yield ids[:most], len(prompt)
 
-    def _asked(self, prompts: list[str], most: int) -> list[Ids]:
-        texts = [self.tokeniser.asked(prompt) for prompt in prompts]
-        return self.tokeniser.numbers(texts, most, special=False)[0]
-
     def encode(self, batch: pa.RecordBatch) -> Array:
-        """Return the inputs [n, T] of a batch of tokens, in int32; of new texts, all tokens."""
-        if batch[self.name].type == IDS:
-            inputs, following = self._shifted(batch)
-            return np.where(following == NO_TOKEN, NO_TOKEN, inputs)
+        """Return the inputs [n, T] of a batch of tokens, in int32."""
+        inputs, following = self._shifted(batch)
+        return np.where(following == NO_TOKEN, NO_TOKEN, inputs)
+
+    def encode_new(self, batch: pa.RecordBatch) -> tuple[Array, Array]:
+        """Return the inputs [m, T] of new texts, all their tokens, and which rows [n] fit."""
         texts = texts_of(batch[self.name], self.name).to_pylist()
         if self.answer:
-            ids = self._asked(texts, self.length)
-        else:
-            ids, _ = self.tokeniser.numbers(texts, self.length)
-        return _array(pa.array(ids, IDS), *self.shape)
+            texts = [self.tokeniser.asked(prompt) for prompt in texts]
+        ids, cut = self.tokeniser.numbers(texts, self.length, special=not self.answer)
+        whole = [row for row, is_cut in zip(ids, cut, strict=True) if not is_cut]
+        self.cut += sum(cut)
+        self.longest = max([self.longest, *map(len, whole)])
+        return _array(pa.array(whole, IDS), *self.shape), ~np.array(cut, bool)
+
+    def notes_of_new(self) -> list[str]:
+        """Return a line on new texts that are too long, if there are any."""
+        if not self.cut:
+            return []
+        return [
+            f"{self.cut} texts of {shown(self.name)} have more than {self.length} tokens, the most"
+            " that the model takes, and have no prediction"
+        ]
 
     def targets(self, batch: pa.RecordBatch) -> Array:
         """Return the tokens that follow [n, T] in a batch of tokens; IGNORED where none counts."""
@@ -264,14 +289,14 @@ class Following:
         """Accept any training samples."""
 
     def encode(self, batch: pa.RecordBatch) -> Array:
-        """Return the targets of a batch, with the marks of questions behind them if it has any."""
+        """Return the targets of a batch, followed by the marks of questions if it has any."""
         targets = self.text.targets(batch)
         marks = [batch[n].to_numpy()[:, None] for n in MARKS if n in batch.schema.names]
         return np.concatenate([targets, *marks], axis=1)
 
 
 def texts_of(values: pa.Array, name: str) -> pa.Array:
-    """Return the values of a column as texts, empty ones as missing.
+    """Return the values of a column as texts; empty ones, and numbers that are none, as missing.
 
     Raises:
         DataError: the column holds something else.
@@ -280,7 +305,8 @@ def texts_of(values: pa.Array, name: str) -> pa.Array:
         kind = shown(str(values.type))
         raise DataError(f"column {shown(name)}: holds values of type {kind}; must hold text")
     texts = pc.cast(values, pa.string())
-    return pc.if_else(pc.equal(as_words(texts), ""), pa.scalar(None, pa.string()), texts)
+    none = pc.or_(pc.equal(as_words(texts), ""), is_missing(values))
+    return pc.if_else(none, pa.scalar(None, pa.string()), texts)
 
 
 def _array(lists: pa.Array, width: int) -> Array:

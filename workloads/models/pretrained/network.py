@@ -39,6 +39,12 @@ class Encoder(nn.Module):
         """Number of vectors of the prompt P."""
         return 0 if self.prompt is None else len(self.prompt)
 
+    @property
+    def places(self) -> int | None:
+        """Most tokens of an input; None for any number."""
+        limits = limits_of(self.network)
+        return min(limits.values()) - self.vectors if limits else None
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of numbers of tokens, -1 where there is none."""
         output: Tensor = self.network(**self.given(x)).logits
@@ -92,6 +98,19 @@ class InFloat32(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Return values in float32."""
         return states.float()
+
+
+def limits_of(network: nn.Module) -> dict[str, int]:
+    """Return the most vectors that a network takes, by the names of its configuration."""
+    config: Any = network.config
+    names = ("max_position_embeddings", "sliding_window")
+    found = {name: getattr(config.get_text_config(), name, None) for name in names}
+    limits = {name: most for name, most in found.items() if isinstance(most, int)}
+    for name, table in network.named_modules():
+        filler = getattr(table, "padding_idx", None)
+        if name.endswith("position_embeddings") and filler is not None:
+            limits[names[0]] = table.num_embeddings - filler - 1  # places begin after padding's
+    return limits
 
 
 def attention_mask(present: Tensor, *, causal: bool) -> Tensor:

@@ -16,7 +16,7 @@ from raysim.api.components import cause, suggest
 from raysim.errors import DataError, SettingsError
 from raysim.workloads.models.pretrained.extra import check_extra, quiet
 from raysim.workloads.models.pretrained.folders import check_weights, configuration, folder_of
-from raysim.workloads.models.pretrained.network import Decoder, Encoder, LastToken
+from raysim.workloads.models.pretrained.network import Decoder, Encoder, LastToken, limits_of
 from raysim.workloads.models.stages import Staged
 
 if TYPE_CHECKING:
@@ -189,9 +189,8 @@ def _check_inputs(model: HuggingFace, network: Any, tokens: int, classes: int) -
             " tokenizer is not this network's"
         )
     whole = tokens + model.prompt
-    for limit in ("max_position_embeddings", "sliding_window"):
-        most = getattr(config, limit, None)
-        if isinstance(most, int) and whole > most:
+    for limit, most in limits_of(network).items():
+        if whole > most:
             prompt = f" and {model.prompt} vectors of model.prompt" if model.prompt else ""
             raise SettingsError(
                 f"{origin}: takes at most {most} tokens ({limit}); inputs have {tokens}{prompt}"

@@ -150,6 +150,40 @@ def test_prompts_that_leave_no_room_are_refused_or_left_out(tmp_path):
         pairs(tmp_path, tokenizer=str(folder), length=2, missing="drop")
 
 
+@pytest.mark.parametrize("prompt", ["word " + " " * 400 + "add 1 2", "x" * 400 + " add 1 2"])
+def test_a_prompt_that_is_cut_by_its_characters_fills(tmp_path, prompt):
+    folder = write_tokenizer(tmp_path / "t", ends=False, chat_template=CHAT, **END)
+    asks = [prompt, "add 1 1", "buy now"]
+    layouts.text(tmp_path / "long.csv", {**PAIRS, "ask": asks, "part": ["train"] * 2 + ["test"]})
+    chosen = {"prompt": "ask", "answer": "reply", "split": "part", "length": 10}
+    chosen |= {"tokenizer": str(folder)}
+    with pytest.raises(DataError, match=r"row 1 fills dataset\.length=10, as 1 do"):
+        read(tmp_path / "long.csv", tmp_path / "data", **chosen)
+    found = read(tmp_path / "long.csv", tmp_path / "data", **chosen, missing="drop")
+    assert len(found["train"].x) == 1
+
+
+def test_replies_that_are_cut_by_their_characters_are_counted(tmp_path):
+    folder = write_tokenizer(tmp_path / "t", ends=False, **END)
+    replies = ["3 " + " " * 400 + "4", "2", "4"]
+    layouts.text(tmp_path / "a.csv", {**PAIRS, "reply": replies, "part": ["train"] * 2 + ["test"]})
+    chosen = {"prompt": "ask", "answer": "reply", "split": "part", "length": 10}
+    data = dataset(tmp_path / "a.csv", **chosen, tokenizer=str(folder))
+    lines = notes_of(prepared(data, tmp_path / "data", lambda *_: None))
+    assert any("1 of 3 texts of 'reply' are cut" in line for line in lines)
+
+
+def test_an_answer_that_is_no_number_is_missing(tmp_path):
+    folder = write_tokenizer(tmp_path / "t", ends=False, **END)
+    table = {"ask": PAIRS["ask"] * 2, "reply": [3.0, float("nan"), 2.0] * 2}
+    pq.write_table(
+        pa.table({**table, "part": ["train"] * 3 + ["test"] * 3}), tmp_path / "a.parquet"
+    )
+    chosen = {"prompt": "ask", "answer": "reply", "split": "part", "tokenizer": str(folder)}
+    found = read(tmp_path / "a.parquet", tmp_path / "data", **chosen, missing="drop")
+    assert [y[y >= 0].tolist() for y in found["train"].y] == [numbers("3 </s>"), numbers("2 </s>")]
+
+
 QUESTIONS = [
     {"ask": "add 1 2", "reply": 1, "options": ["2", "3", "4"], "who": "a"},
     {"ask": "buy now", "reply": 0, "options": ["cheap pills", "lunch"], "who": "b"},
@@ -190,6 +224,9 @@ def test_each_choice_of_a_test_question_is_a_row(tmp_path, choices):
 WRONG_CHOICES = {
     "the number of no choice": ({"reply": 3}, "answer '3' in row 1 must be .* from 0 to 2"),
     "no number": ({"reply": "b"}, "answer 'b' in row 1 must be the number of one of 3 choices"),
+    "an empty choice": ({"options": ["2", " "]}, "choices: row 1 has an empty choice"),
+    "a choice that is missing": ({"options": ["2", "NaN"]}, "choices: row 1 has an empty choice"),
+    "no choice": ({"options": ["3", None]}, "choices: row 1 has an empty choice"),
     "numbers to choose from": ({"options": [1, 2, 3]}, "choices: row 1 has no list of texts"),
 }
 
@@ -198,7 +235,12 @@ WRONG_CHOICES = {
 def test_choices_that_are_none(tmp_path, case):
     changes, line = WRONG_CHOICES[case]
     with pytest.raises(DataError, match=line):
-        asked(tmp_path, [{**QUESTIONS[0], **changes}], [{**QUESTIONS[0], "reply": "1"}])
+        asked(
+            tmp_path,
+            [{**QUESTIONS[0], **changes}],
+            [{**QUESTIONS[0], "reply": "1"}],
+            missing="drop",
+        )
 
 
 def test_choices_need_a_test_file_that_has_them(tmp_path):
@@ -279,6 +321,67 @@ def test_new_texts_are_predicted_with_the_tokens_of_training(run_dir, table, tok
     write_tokenizer(tokenizer, ends=False)
     with pytest.raises(DataError, match="is another tokeniser than the run's"):
         raysim.predict(run_dir, table.parent / "new.parquet")
+
+
+def trained_on(path, **changes):
+    """Return the folder of a run on a file, of one round."""
+    given = {"dataset.name": "files", "dataset.path": str(path), "dataset.split": 0.4}
+    given |= {"clients": 1, "fraction": 1.0, "rounds": 1, "target_accuracy": None}
+    given |= {"engine.backend": "inline", "out": str(path.parent / "run")}
+    raysim.run(raysim.load_config("mnist-fedavg", {**given, **changes}))
+    return path.parent / "run"
+
+
+class Listener(raysim.Listener):
+    """Keeps lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+def predicted(run, table):
+    """Return the rows of a table with predictions, and the lines about them."""
+    pq.write_table(pa.table(table), run.parent / "new.parquet")
+    listener = Listener()
+    found = raysim.predict(run, run.parent / "new.parquet", listener=listener)
+    return found.to_pylist(), listener.lines
+
+
+def test_new_texts_may_be_longer_than_those_of_training(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    layouts.text(tmp_path / "a.csv", {"body": ["buy now", "we meet"] * 5, "kind": ["y", "n"] * 5})
+    chosen = {"dataset.text": "body", "dataset.target": "kind", "dataset.length": 40}
+    model = {"model.name": "tests.texts:BagOfTokens", "model.path": str(tokenizer)}
+    run = trained_on(tmp_path / "a.csv", **chosen, **model)
+    words = raysim.load(run).state_dict()
+    found, lines = predicted(run, {"body": ["buy now " + "lunch " * 20, "buy now " * 30]})
+    for row, text in zip(found, ["buy now " + "lunch " * 20, "buy now " * 19], strict=True):
+        mean = words["words.weight"][[1, *numbers(text), 2]].mean(0)
+        logits = words["head.weight"] @ mean + words["head.bias"]
+        assert row["p_y"] == pytest.approx(float(logits.softmax(0)[1]), rel=1e-5)
+    assert lines == ["1 of 2 texts of 'body' are cut, at 40 tokens, the most that the model takes"]
+
+
+def test_a_new_prompt_keeps_its_end_or_has_no_prediction(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    folder = write_tokenizer(tmp_path / "t", ends=False, chat_template=CHAT, **END)
+    layouts.text(tmp_path / "b.csv", {"ask": ["add 1 2", "add 1 1"] * 5, "reply": ["3", "2"] * 5})
+    chosen = {"dataset.prompt": "ask", "dataset.answer": "reply", "dataset.length": 20}
+    model = {"model.name": "tests.texts:NextToken", "model.path": str(folder)}
+    run = trained_on(tmp_path / "b.csv", **chosen, **model)
+    asks = ["buy now " * 20, "add 1 2", "cheap pills now lunch at noon we meet buy now add 1 2"]
+    found, lines = predicted(run, {"ask": asks})
+    texts = [row["prediction"] for row in found]
+    assert (
+        texts[0] is None and texts[1] == texts[2] != ""
+    )  # by the last token alone: the template's
+    told = "1 texts of 'ask' have more than 20 tokens, the most that the model takes, and have no"
+    assert any(line.startswith(told) for line in lines)
+    found, _ = predicted(run, {"ask": asks[:1]})
+    assert [row["prediction"] for row in found] == [None]
 
 
 def test_a_tokeniser_of_more_tokens_than_the_model_embeds(table, tokenizer):
