@@ -118,9 +118,13 @@ class Adapted(PartlyShared):
         return self.own != (NONE,)
 
     def round(self, now: Round, state: ServerState) -> Passes:
-        """Train the cohort from the global model, and update the state."""
-        reduced = yield self.training_pass(now, state)
-        return self.server_update(now, state, reduced), {}
+        """Run FedAvg's round, and add the metrics that need more than the state after it."""
+        after, metrics = yield from super().round(now, state)
+        return after, {**metrics, **self.round_metrics(now, state, after)}
+
+    def round_metrics(self, now: Round, state: ServerState, after: ServerState) -> Metrics:
+        """Return the method's own metrics of a round, given the states before and after it."""
+        return {}
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass] | None:
         """Deploy the model as the client has trained it."""
@@ -228,18 +232,12 @@ class Ranked(Adapted):
         known = known_ranks(state)
         return {c: known.get(c) or self._checked(self._given(c, most), most, c) for c in clients}
 
-    def rank_metrics(self, now: Round, state: ServerState) -> Metrics:
+    def round_metrics(self, now: Round, state: ServerState, after: ServerState) -> Metrics:
         """Return the mean rank of the cohort, if clients have their own ranks."""
         if not self.has_ranks:
             return {}
         ranks = [*self.ranks_of(now, state, now.cohort).values()]
         return {RANK: float(np.mean(ranks))} if ranks else {}
-
-    def round(self, now: Round, state: ServerState) -> Passes:
-        """Train the cohort at its ranks, and update the state."""
-        metrics = self.rank_metrics(now, state)
-        reduced = yield self.training_pass(now, state)
-        return self.server_update(now, state, reduced), metrics
 
     def _given(self, client: int, most: int) -> Any:
         """Return the rank that the setting gives a client."""

@@ -35,7 +35,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.api.columns import Column
-from raysim.api.method import Passes, Round, ServerState
+from raysim.api.method import Metrics, Round, ServerState
 from raysim.api.rules import Bases, Pass, Reduced
 from raysim.methods.adapted import (
     PRODUCT,
@@ -86,7 +86,7 @@ class Flora(MovesBase, Ranked):
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return FedAvg's pass at the clients' ranks, which send products."""
         pass_, adapters = super().training_pass(now, state), adapters_of(now.network)
-        model, total = pass_.broadcast["model"], int(state.groups[STACKED]["total"])
+        model, total = pass_.broadcast["model"], _total(state)
         base = only(model, self.moved(now.network))
         rest = without(model, base)
         fixed = bytes_at(adapters, rest, 0)
@@ -96,19 +96,15 @@ class Flora(MovesBase, Ranked):
         rules = replace(pass_.rules, finish=partial(send_products, adapters))
         return replace(pass_, rules=rules, bytes_down=received)
 
-    def round(self, now: Round, state: ServerState) -> Passes:
-        """Train the cohort at its ranks, merge the adapters, and draw them anew."""
-        metrics = self.rank_metrics(now, state)
-        reduced = yield self.training_pass(now, state)
-        added = sum(self.ranks_of(now, state, reduced.clients).values())
-        seen, total = _at(state), int(state.groups[STACKED]["total"])
-        seen |= dict.fromkeys(now.cohort, total)
-        after = self.server_update(now, state, reduced)
-        after = after.replace(**{STACKED: _stacked(seen, total + added)})
-        return after, {**metrics, "stacked_rank": float(added)}
+    def round_metrics(self, now: Round, state: ServerState, after: ServerState) -> Metrics:
+        """Return the mean rank, and the sum of ranks that the round merged."""
+        added = _total(after) - _total(state)
+        return {**super().round_metrics(now, state, after), "stacked_rank": float(added)}
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Return the state with the merged weights, and with adapters drawn anew."""
+        added = sum(self.ranks_of(now, state, reduced.clients).values())
+        seen = {**_at(state), **dict.fromkeys(now.cohort, _total(state))}
         model = {**state.groups["model"], **reduced.means.get("model", {})}
         draws = now.generator("lora_A")
         for adapter in adapters_of(now.network):
@@ -116,7 +112,7 @@ class Flora(MovesBase, Ranked):
                 model |= merged(adapter, model, reduced.means[PRODUCT][adapter.b])
             model[adapter.a] = self._drawn(adapter, model[adapter.a], draws)
             model[adapter.b] = torch.zeros_like(model[adapter.b])
-        return state.replace(model=model)
+        return state.replace(model=model, **{STACKED: _stacked(seen, _total(state) + added)})
 
     def _drawn(self, adapter: Adapter, a: Tensor, draws: torch.Generator) -> Tensor:
         """Return a new A, as peft draws it."""
@@ -154,6 +150,10 @@ def _stacked(seen: Mapping[int, int], total: int) -> dict[str, Tensor]:
     clients = sorted(seen)
     values = {"client": clients, "at": [seen[client] for client in clients], "total": total}
     return {name: torch.tensor(value, dtype=torch.int64) for name, value in values.items()}
+
+
+def _total(state: ServerState) -> int:
+    return int(state.groups[STACKED]["total"])
 
 
 def _at(state: ServerState) -> dict[int, int]:

@@ -15,9 +15,10 @@ Foundation Models", EMNLP 2024, arXiv:2401.06432, section 3; its authors publish
 FedAvg, bit for bit. p_k weighs a head, too. gamma r is rounded down, and is 1 at least; with
 gamma=1 there is no tail, no penalty and no pruning. Clients send their new rank, in four bytes, and
 the server keeps it. Choices: all clients have the scale s of the global adapter, which they hold a
-part of. The paper does not say whether norms are of a layer or of
-all; here they are of all, so that a client has one weight. gamma=0.99 and lam=0.01 are those of a
-public fork of FederatedScope. A round in which all norms are 0 leaves the model as it is.
+part of. The paper does not say whether norms are of a layer or of all; here they are of all, so
+that a client has one weight. A client that prunes sends its tail, and counts it, in this round for
+the last time. gamma=0.99 and lam=0.01 are those of a public fork of FederatedScope. A round in
+which all norms are 0 leaves the model as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raysim.api.method import Passes, Round, ServerState
+from raysim.api.method import Round, ServerState
 from raysim.api.rules import (
     Bases,
     Batch,
@@ -105,24 +106,16 @@ class HetLora(Ranked):
             rules = replace(rules, penalties=(partial(self._penalty, _pairs(adapters)),))
         return replace(pass_, rules=replace(rules, finish=partial(self._finish, adapters)))
 
-    def round(self, now: Round, state: ServerState) -> Passes:
-        """Train the cohort at its ranks, take the padded mean, and note the ranks."""
-        metrics = self.rank_metrics(now, state)
-        reduced = yield self.training_pass(now, state)
-        after = self.server_update(now, state, reduced)
-        if self.gamma < 1:
-            pruned = zip(reduced.clients, map(int, reduced.scalars.get(RANK, ())), strict=True)
-            known = ranks_group({**known_ranks(state), **dict(pruned)})
-            after = after.replace(**{RANKS: known})
-        return after, metrics
-
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
-        """Return the state with the weighted mean of the padded tensors."""
+        """Return the state with the weighted mean of the padded tensors, and the new ranks."""
         means = dict(reduced.means)
         total = means.pop(WEIGHT, {}).get(WEIGHT)
         if total is not None and total > 0:
             scaled = {name: mean / total for name, mean in means[SCALED].items()}
             means["model"] = {**means.get("model", {}), **scaled}
+        if self.gamma < 1:
+            pruned = zip(reduced.clients, map(int, reduced.scalars.get(RANK, ())), strict=True)
+            state = state.replace(**{RANKS: ranks_group({**known_ranks(state), **dict(pruned)})})
         return super().server_update(now, state, replace(reduced, means=means))
 
     def _penalty(self, pairs: Pairs, view: View, outputs: Outputs, batch: Batch) -> Tensor:

@@ -26,7 +26,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from raysim.api.columns import Column
-from raysim.api.method import Passes, Round, ServerState
+from raysim.api.method import Metrics, Round, ServerState
 from raysim.api.rules import Pass, Trained, Upload, View
 from raysim.methods import partly_shared
 from raysim.methods.adapted import Adapted
@@ -60,10 +60,9 @@ class RoLora(Adapted):
     def _trains_b(self, now: Round) -> bool:
         return (now.number % 2 == 0) == (self.first == "B")
 
-    def round(self, now: Round, state: ServerState) -> Passes:
-        """Train one half and average it."""
-        after, metrics = yield from super().round(now, state)
-        return after, {**metrics, "half": float(self._trains_b(now))}
+    def round_metrics(self, now: Round, state: ServerState, after: ServerState) -> Metrics:
+        """Return which half the round trained."""
+        return {"half": float(self._trains_b(now))}
 
 
 def _send(rests: Collection[str], view: View, trained: Trained) -> Upload:
