@@ -305,6 +305,10 @@ def test_weights_are_drawn_from_a_configuration_alone(folders, tmp_path):
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "target": ({"lora": {"targets": "key,q_proj"}}, "model.lora.targets=q_proj: names no layer"),
     "no layer": ({"lora": {"targets": "LayerNorm"}}, "model.lora.targets=LayerNorm: names no"),
+    "all and one": (
+        {"lora": {"targets": "all-linear,query"}},
+        "model.lora.targets=all-linear,query: all-linear stands for all layers",
+    ),
     "rank": ({"lora": {"rank": 33}}, r"model.lora.rank=33: above .*query, 32 x 32; at most 32"),
     "pattern": ({"train": "*norm9*"}, r"model.train=\*norm9\*: matches no parameter .* allowed"),
     "size": ({"random": {"hidden_sizes": 8}}, "model.random.hidden_sizes: .* 'hidden_size'"),
@@ -373,6 +377,30 @@ def test_files_that_do_not_hold_the_network(folders, case, tmp_path):
     with pytest.raises(RaysimError, match=f"^model.path={folder}: {told}") as error:
         built(folder)
     assert "\n" not in str(error.value)
+
+
+def test_a_causal_lm_needs_the_weights_of_its_head(tmp_path):
+    import transformers
+
+    sizes = SIZES | {"num_key_value_heads": 2, "tie_word_embeddings": False}
+    with extra.quiet():
+        transformers.LlamaModel(transformers.LlamaConfig(**sizes)).save_pretrained(tmp_path)
+    with pytest.raises(RaysimError, match=r"its weights lack 1 tensors, such as lm_head\.weight"):
+        built(tmp_path, **CAUSAL)
+
+
+def test_drawn_weights_under_adapters_are_of_no_file(tmp_path):
+    import transformers
+
+    network = transformers.BertModel(transformers.BertConfig(**SIZES), add_pooling_layer=False)
+    with extra.quiet():
+        network.save_pretrained(tmp_path)
+    model = HuggingFace(path=str(tmp_path), lora={"targets": "all-linear"}, train=None)
+    module = model.build((6,), 3)
+    read = model.read(module)
+    others = {n for n, p in module.named_parameters() if n not in read and ".lora_" not in n}
+    pooler = "features.0.network.bert.pooler.dense.base_layer."
+    assert others == {f"{pooler}weight", f"{pooler}bias", "head.0.weight", "head.0.bias"}
 
 
 def test_adapters_in_place_of_a_network_are_refused(folders, tmp_path):

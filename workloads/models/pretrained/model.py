@@ -19,7 +19,7 @@ The head of a classification is shared by all clients; `train=none` freezes it, 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from torch import nn
@@ -156,8 +156,10 @@ class HuggingFace(Model):
 
         if len(shape) != 1 or shape[0] < 1:
             raise unsuitable(self, shape, "numbers of tokens [length], as dataset.text makes them")
-        network = read_network(self, shape[0], classes)
+        network, drawn = read_network(self, shape[0], classes)
         choose_trained(self, network)
+        features: Any = network.features[0]  # of names that adapters have changed
+        features.drawn = frozenset(name for name, p in network.named_parameters() if p in drawn)
         return network
 
     def read(self, module: nn.Module) -> frozenset[str]:

@@ -26,8 +26,12 @@ POOLER = "pooler."
 """Part of the names of weights that the file of an encoder may lack."""
 
 
-def read_network(model: HuggingFace, tokens: int, classes: int) -> Staged:
-    """Return a pretrained network in three stages; all of its weights are frozen but new ones.
+def read_network(
+    model: HuggingFace, tokens: int, classes: int
+) -> tuple[Staged, frozenset[nn.Parameter]]:
+    """Return a pretrained network in three stages, and its parameters that no file has.
+
+    All of its weights are frozen but new ones.
 
     Args:
         model: The model.
@@ -45,11 +49,8 @@ def read_network(model: HuggingFace, tokens: int, classes: int) -> Staged:
     for name, parameter in network.named_parameters():
         if name in new or (model.task == "classification" and id(parameter) not in of_base):
             parameter.requires_grad_(True)
-    drawn = {id(p) for name, p in network.named_parameters() if name in new}
-    built = staged(network, model)
-    features: Any = built.features[0]
-    features.drawn = frozenset(n for n, p in built.named_parameters() if id(p) in drawn)
-    return built
+    drawn = frozenset(p for name, p in network.named_parameters() if name in new)
+    return staged(network, model), drawn
 
 
 def as_read(model: HuggingFace, classes: int) -> tuple[Any, frozenset[str]]:
@@ -100,7 +101,7 @@ def _loaded(
     """Return a folder's network for a task, and the names of weights that were drawn.
 
     Raises:
-        DataError: the files cannot be read, or lack weights of the base.
+        DataError: the files cannot be read, or lack weights other than a classification's.
     """
     kind, sizes = _kind(model, classes)
     try:
@@ -127,10 +128,11 @@ def _loaded(
         raise DataError(f"{origin}: cannot be read: {cause(error)}") from error
     other = {name for name, *_ in told["mismatched_keys"]}
     of_base = {f"{network.base_model_prefix}.{n}" for n, _ in network.base_model.named_parameters()}
-    if wrong := sorted(of_base & other):
-        raise DataError(f"{origin}: its weights are not of its config.json: {wrong[0]} differs")
     new = other | {*told["missing_keys"]}
-    if lacking := sorted(name for name in of_base & new if POOLER not in name):
+    needed = of_base & new if model.task == "classification" else new
+    if wrong := sorted(needed & other):
+        raise DataError(f"{origin}: its weights are not of its config.json: {wrong[0]} differs")
+    if lacking := sorted(name for name in needed if POOLER not in name):
         raise DataError(f"{origin}: its weights lack {len(lacking)} tensors, such as {lacking[0]}")
     return network, frozenset(new)
 

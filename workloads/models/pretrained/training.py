@@ -107,7 +107,7 @@ def _check_targets(base: nn.Module, targets: Iterable[str], rank: int, path: str
     """Check that each target ends the name of a layer, and that the rank is below its sizes.
 
     Raises:
-        SettingsError: one does not.
+        SettingsError: one does not, or stands next to all layers.
     """
     linear = {name: layer for name, layer in base.named_modules() if _sizes(layer)}
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in linear))
@@ -115,6 +115,11 @@ def _check_targets(base: nn.Module, targets: Iterable[str], rank: int, path: str
         raise SettingsError(
             f"model.lora.targets=none: nothing is usual for the architecture of model.path={path};"
             f" choose of {', '.join(ends)}, or {ALL_LINEAR}"
+        )
+    if ALL_LINEAR in targets and len({*targets}) > 1:
+        raise SettingsError(
+            f"model.lora.targets={','.join(targets)}: {ALL_LINEAR} stands for all layers; leave out"
+            " the others"
         )
     for target in targets:
         found = {
