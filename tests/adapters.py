@@ -31,7 +31,9 @@ class Transposed(nn.Module):
 class LoraLinear(nn.Module):
     """A frozen linear layer with adapters, of the attributes and the forward pass of peft's."""
 
-    def __init__(self, linear: nn.Linear, rank: int = RANK, transposed: bool = False) -> None:
+    def __init__(
+        self, linear: nn.Linear, rank: int = RANK, transposed: bool = False, root: bool = False
+    ) -> None:
         super().__init__()
         layer = Transposed(linear) if transposed else linear
         self.base_layer: nn.Module = layer.requires_grad_(False)
@@ -42,7 +44,8 @@ class LoraLinear(nn.Module):
         nn.init.zeros_(b.weight)
         self.lora_A, self.lora_B = nn.ModuleDict({"default": a}), nn.ModuleDict({"default": b})
         self.lora_dropout = nn.ModuleDict({"default": nn.Identity()})
-        self.scaling = {"default": ALPHA / rank}
+        self.use_rslora = {"default": root}
+        self.scaling = {"default": ALPHA / (rank**0.5 if root else rank)}
         self.active_adapters = ["default"]
 
     def set_adapter(self, names: list[str]) -> None:
@@ -60,7 +63,10 @@ class LoraLinear(nn.Module):
 
 
 def adapted(
-    build: Callable[[], nn.Module], rank: int = RANK, transposed: bool = False
+    build: Callable[[], nn.Module],
+    rank: int = RANK,
+    transposed: bool = False,
+    root: bool = False,
 ) -> nn.Module:
     """Return a network of which all is frozen but its head, and adapters of its linear layers.
 
@@ -75,7 +81,7 @@ def adapted(
         network.get_submodule("head").requires_grad_()
     for path, module in (below or linear).items():
         parent, _, name = path.rpartition(".")
-        setattr(network.get_submodule(parent), name, LoraLinear(module, rank, transposed))
+        setattr(network.get_submodule(parent), name, LoraLinear(module, rank, transposed, root))
     return network
 
 

@@ -92,14 +92,14 @@ def assert_same_model(params, w):
         assert np.abs(one - other).max() < 1e-5 * max(1, np.abs(other).max())
 
 
-def flexlora(reference, ranks):
-    w = reference.start
+def flexlora(reference, ranks, scale_at):
+    w, s = reference.start, scale_at(RANK)
     for number, cohort in enumerate(reference.cohorts):
         means, heads = [0.0, 0.0], []
         total = sum(reference.sizes[k] for k in cohort)
         for k in cohort:
-            scale = ALPHA / ranks[k % len(ranks)]
-            start = at_rank(w, ranks[k % len(ranks)], S / scale)
+            scale = scale_at(ranks[k % len(ranks)])
+            start = at_rank(w, ranks[k % len(ranks)], s / scale)
             end = reference.train(start, number, k, slope_of(reference.base, scale))
             share = reference.sizes[k] / total
             means = [m + share * scale * ba for m, ba in zip(means, products(end), strict=True)]
@@ -107,21 +107,36 @@ def flexlora(reference, ranks):
         w = []
         for mean in means:
             left, values, right = np.linalg.svd(mean, full_matrices=False)
-            w += [right[:RANK], left[:, :RANK] * values[:RANK] / S]
+            w += [right[:RANK], left[:, :RANK] * values[:RANK] / s]
         w += reference.mean(cohort, heads)
     return w
 
 
+@pytest.mark.parametrize("root", [False, True])
 @pytest.mark.parametrize("way", ["product", "qr"])
 @pytest.mark.parametrize("stacked", [0, 3])
-def test_flexlora_cuts_the_mean_product(tmp_path, way, stacked):
+def test_flexlora_cuts_the_mean_product(tmp_path, way, stacked, root):
+    """Also with the scale alpha by the root of the rank (rsLoRA)."""
     given = {"method.name": "flexlora", "method.way": way, "method.ranks": [*RANKS]}
-    reference = reference_of(tmp_path, {**given, "engine.vectorize": stacked})
-    expected = flexlora(reference, RANKS)
+    given["local.lr"] = 0.3
+    model = partial(MODEL, root=root)
+    reference = reference_of(tmp_path, {**given, "engine.vectorize": stacked}, model)
+    expected = flexlora(reference, RANKS, lambda rank: ALPHA / (rank**0.5 if root else rank))
     assert_same_model(reference.result.params, expected)
     assert np.abs(products(expected)[0]).max() > 0.05
 
 
+@pytest.mark.parametrize("way", ["product", "qr"])
+def test_flexlora_keeps_a_and_b_where_the_mean_product_is_0(tmp_path, way):
+    given = {"method.name": "flexlora", "method.way": way, "local.lr": NO_STEP, "rounds": 1}
+    task = make_task(SIZES, MODEL)
+    params = raysim.run(make_settings(tmp_path / "run", **given), task).params
+    for name, first in zip(FACTORS, tensors_of(task, FACTORS), strict=True):
+        assert np.array_equal(params[name].double().numpy(), first)
+
+
+NO_STEP = 1e-60
+"""A learning rate that is 0 in float32."""
 GAMMA, LAM = 0.6, 0.5
 
 
@@ -191,6 +206,22 @@ def test_hetlora_truncates_pads_and_prunes(tmp_path, weights, stacked):
     by_round = [{r["client"]: r["rank"] for r in rows if r["round"] == n + 1} for n in range(4)]
     assert by_round == seen
     assert any(rank < RANKS[k % 3] for ranks in seen for k, rank in ranks.items())
+
+
+def test_hetlora_prunes_no_tail_that_stayed_as_it_was(tmp_path):
+    given = {"method.name": "hetlora", "method.gamma": GAMMA, "local.lr": NO_STEP, "rounds": 1}
+    result = raysim.run(make_settings(tmp_path / "run", **given), make_task(SIZES, MODEL))
+    ranks = pq.read_table(result.run_dir / "clients.parquet")["rank"].to_pylist()
+    assert ranks and {*ranks} == {RANK}
+
+
+def test_hetlora_prunes_to_a_whole_product_of_gamma_and_rank(tmp_path):
+    """0.29 * 100 is below 29 as floating-point numbers."""
+    given = {"method.name": "hetlora", "method.gamma": 0.29, "method.lam": 9.0, "rounds": 4}
+    model = partial(MODEL, rank=100)
+    result = raysim.run(make_settings(tmp_path / "run", **given), make_task(SIZES, model))
+    ranks = pq.read_table(result.run_dir / "clients.parquet")["rank"].to_pylist()
+    assert 29 in ranks
 
 
 def rolora(reference, first):
