@@ -180,6 +180,8 @@ class Ranked(Adapted):
     """FedAvg of a model with adapters, of which each client has its own rank."""
 
     columns: ClassVar[Sequence[Column]] = (Column("rank"),)
+    without_ranks: ClassVar[str] = "leave out method.ranks"
+    """Advice that gives all clients the network's ranks."""
 
     ranks: Ranks = Field(
         default=None,
@@ -209,7 +211,8 @@ class Ranked(Adapted):
         if self.has_ranks and len(found) > 1:
             raise SettingsError(
                 f"method.name={self.title}: needs adapters of one rank where clients have their"
-                f" own; the model has ranks {', '.join(map(str, sorted(found)))}"
+                f" own; the model has ranks {', '.join(map(str, sorted(found)))}; give it one, or"
+                f" {self.without_ranks}"
             )
         if isinstance(self.ranks, tuple):
             for rank in self.ranks or (0,):

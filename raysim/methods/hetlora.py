@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -71,6 +71,8 @@ class HetLora(Ranked):
     same adapter. Costs a norm of the tail a step. Against FedAvg clients of a low rank save bytes;
     their zeros pull the last rows and columns to 0, against which the weights by norm act.
     """
+
+    without_ranks: ClassVar[str] = "leave out method.ranks and set method.gamma=1"
 
     gamma: float = Field(default=0.99, gt=0, le=1, description="part of a rank that pruning leaves")
     lam: float = Field(default=0.01, ge=0, description="strength of the penalty on the tail")

@@ -405,9 +405,15 @@ def test_one_client_s_adapters_are_merged_as_trained(tmp_path, model):
         torch.testing.assert_close(change, module.scaling["default"] * b @ a, atol=1e-6, rtol=1e-4)
 
 
-def test_clients_of_several_ranks_need_layers_of_one(tmp_path):
-    given = {"method.name": "flexlora", "method.ranks": [2]}
-    message = r"method\.name=flexlora: needs adapters of one rank .*; the model has ranks 2, 4"
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"method.name": "flexlora", "method.ranks": [2]}, r"leave out method\.ranks"),
+        ({"method.name": "hetlora"}, r"leave out method\.ranks and set method\.gamma=1"),
+    ],
+)
+def test_clients_of_several_ranks_need_layers_of_one(tmp_path, given, advice):
+    message = rf"needs adapters of one rank .*; the model has ranks 2, 4; give it one, or {advice}$"
     assert_refused(tmp_path, given, message, unequal)
 
 
