@@ -489,6 +489,14 @@ class Model(Component, ABC):
         `hidden` ends at the input of the last fully connected layer (activations [B, F]).
         """
 
+    @returns("paths by setting", lambda returned, *_: isinstance(returned, Mapping))
+    def files(self) -> Mapping[str, Path]:
+        """Return the small files, by setting, that `build` reads its structure from.
+
+        Runs keep their digests; they go on, and their models are loaded, with these files alone.
+        """
+        return {}
+
     @returns("names of tensors", lambda returned, *_: all(isinstance(n, str) for n in returned))
     def read(self, module: nn.Module) -> Collection[str]:
         """Return the names of the frozen tensors that `build` reads from files.

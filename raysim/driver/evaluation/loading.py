@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from raysim.api.scoring import in_own_unit
 from raysim.config import parse
 from raysim.driver.start.base import check_base, restore_base, sealed_base
+from raysim.driver.start.identity import check_model_files
 from raysim.errors import RunError, SettingsError
 from raysim.federation.federation import Start, load_tensors, model_builder
 from raysim.federation.prepared import network_size, open_prepared, prepared
@@ -114,6 +115,7 @@ def load_network(
     try:
         restore_base(network, directory)
         check_base(network, directory)
+        check_model_files(directory, settings)
     except RunError:
         unset_base(network)
         raise

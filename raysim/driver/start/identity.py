@@ -20,7 +20,7 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from raysim.api.components import Component
+from raysim.api.components import Component, call
 from raysim.api.own_loop import TASK_LOOP
 from raysim.config import Settings
 from raysim.driver.evaluation.weights import weights_file
@@ -34,7 +34,7 @@ from raysim.numbers.tensors import Tensors, state_of
 from raysim.numbers.tensors.digests import arrays_digest, bytes_of, tensors_digest
 from raysim.samples.arrow import checksum, recorded_checksum
 from raysim.samples.client_indices import ClientIndices, ListedIndices
-from raysim.samples.data import Split
+from raysim.samples.data import Model, Split
 from raysim.samples.local_cut import without_cut
 from raysim.storage.checkpoints import (
     BASE,
@@ -46,9 +46,11 @@ from raysim.storage.checkpoints import (
     TEST_SAMPLES,
     TRAINING_SAMPLES,
     Checkpoint,
+    Checkpoints,
 )
 from raysim.storage.environment import by_environment, environment, unknown_environment
 from raysim.storage.revisions import revisions_of
+from raysim.storage.run_directory import RunDirectory
 
 SAMPLED_CLIENTS = 1000
 INITIAL_MODEL, START = "initial model", "model of start_from"
@@ -110,10 +112,24 @@ def identity_of(
 
 
 def _files(settings: Settings) -> dict[str, Path]:
-    """Return the tables of clients that settings name, by setting."""
+    """Return the tables of clients and the model's files that settings name, by setting."""
     weights = weights_file(settings.weighting)
     weights_files = {} if weights is None else {"weighting": weights}
-    return {**settings.clock.files(), **weights_files}
+    return {**settings.clock.files(), **weights_files, **call(settings.model, Model.files)}
+
+
+def check_model_files(run_dir: RunDirectory, settings: Settings) -> None:
+    """Check that the files that a run's model is built from are those of the run.
+
+    Raises:
+        RunError: one is another.
+    """
+    sealed = Checkpoints(run_dir.checkpoints).identity()
+    files = call(settings.model, Model.files)
+    here = {f"file of {setting}": checksum(path) for setting, path in files.items()}
+    if parts := differing_parts(sealed, here):
+        names = ", ".join(str(path) for path in files.values())
+        raise RunError(f"{run_dir.path}: {', '.join(parts)}; restore {names}")
 
 
 def with_environments(

@@ -27,7 +27,7 @@ from raysim.workloads.models.pretrained.network import attention_mask
 from tests.methods.common import assert_refused, newest_states
 from tests.methods.test_adapters import METHODS as ADAPTER_METHODS
 from tests.pretrained import SIZES, save_network
-from tests.tasks import EQUAL, make_settings, make_task
+from tests.tasks import EQUAL, StopAfter, make_settings, make_task
 
 ROWS = torch.tensor([[4, 5, 6, 7, -1, -1], [9, 8, 7, 6, 5, 4], [5, -1, -1, -1, -1, -1]])
 CAUSAL = {"task": "causal-lm"}
@@ -250,6 +250,28 @@ def test_a_run_holds_the_frozen_weights_that_no_file_has(
     kept = load_file(tmp_path / "run/base.safetensors") if drawn else {}
     assert sum(tensor.numel() for tensor in kept.values()) == drawn
     assert (tmp_path / "run/base.safetensors").exists() is bool(drawn)
+
+
+def test_a_run_keeps_the_configuration_of_its_network(folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path))
+    folder = changed(folders["bert"], tmp_path / "net")
+    model = {"model.name": "huggingface", "model.path": str(folder)}
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        chosen = make_settings(out, rounds=2, checkpoint_every=1, **model, **TOKENS)
+        raysim.run(chosen, listener=StopAfter(1))
+    config = (folder / "config.json").read_text()
+    values = {**json.loads(config), "num_attention_heads": 2}
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(RaysimError, match=r"not give the same bits: .*file of model\.path was"):
+        raysim.resume(out)
+    with pytest.raises(
+        RaysimError, match=rf"{out}: file of model\.path was .*; restore {folder}/co"
+    ):
+        raysim.load(out)
+    (folder / "config.json").write_text(config)
+    raysim.resume(out)
+    raysim.load(out)
 
 
 def test_the_scale_of_adapters_is_one_unless_alpha_says_otherwise(folders):

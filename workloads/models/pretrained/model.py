@@ -19,6 +19,8 @@ The head of a classification is shared by all clients; `train=none` freezes it, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -27,7 +29,7 @@ from torch import nn
 from raysim.samples.data import Model
 from raysim.user_input.group import SettingsGroup
 from raysim.workloads.models.parts import DropoutRate, unsuitable
-from raysim.workloads.models.pretrained.folders import absolute
+from raysim.workloads.models.pretrained.folders import CONFIG, absolute, folder_of
 from raysim.workloads.models.stages import Staged
 
 AUTO, HEAD, ALL = "auto", "head", "all"
@@ -161,6 +163,10 @@ class HuggingFace(Model):
         features: Any = network.features[0]  # of names that adapters have changed
         features.drawn = frozenset(name for name, p in network.named_parameters() if p in drawn)
         return network
+
+    def files(self) -> Mapping[str, Path]:
+        """Return the network's configuration."""
+        return {"model.path": folder_of(self.path) / CONFIG}
 
     def read(self, module: nn.Module) -> frozenset[str]:
         """Return the names of the tensors that are read from files, or follow from them.

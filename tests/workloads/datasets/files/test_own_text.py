@@ -11,7 +11,7 @@ from raysim.results.runs import read_run
 from raysim.workloads.datasets.labels import training_labels
 from raysim.workloads.models.pretrained import extra
 from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
-from tests.pretrained import save_network, save_tokenizer
+from tests.pretrained import WORDS, save_network, save_tokenizer
 from tests.workloads.datasets.files import layouts
 
 COUNT = 80
@@ -92,8 +92,10 @@ def test_answers_end_where_a_network_has_no_more_places(place):
     import transformers
 
     sizes = {"vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 20}
+    network = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    network.transformer.ln_f.weight.data.zero_()
+    network.transformer.ln_f.bias.data = 9 * network.lm_head.weight.data[WORDS.index("sat")]
     with extra.quiet():
-        network = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
         network.save_pretrained(place / "net")
     save_tokenizer(place / "net")
     changes = {"prompt": "body", "answer": "does", "model.path": str(place / "net"), "out": "run"}
@@ -102,7 +104,8 @@ def test_answers_end_where_a_network_has_no_more_places(place):
     answers = pq.read_table("run/analysis/answers.parquet")["answer"].to_pylist()
     (place / "new.csv").write_text(f"body\n{'a dog ' * 10}\n{'a dog ' * 11}\na dog\n")
     found = raysim.predict("run", "new.csv")["prediction"].to_pylist()
-    assert [answer and len(answer.split()) for answer in (*found, answers[0])] == [1, None, 19, 19]
+    assert found == ["sat", None, " ".join(["sat"] * 19)]  # a place for each token but the last
+    assert {*answers} == {found[2]}
 
 
 def test_choices_of_a_test_file_are_made_by_likelihood(folders, place):
