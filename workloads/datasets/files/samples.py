@@ -214,6 +214,7 @@ class Roles:
         marks = MARKS if choice.choices else ()
         features = texts[:1] or choice.features or tuple(others)
         roles = cls(features, target, client, split if split in source.names else "", texts, marks)
+        _check_texts(roles, choice)
         roles._check(source, choice)
         return roles
 
@@ -596,6 +597,23 @@ def _divided(sources: Sources, roles: Roles, choice: Choice) -> dict[str, Rows]:
     total = sum(len(batch) for batch in source.read((roles.target,)))
     chosen = by_fraction(choice.split, total)
     return {name: Rows(source, roles.used, chosen[name], needed=needed) for name in SPLITS}
+
+
+def _check_texts(roles: Roles, choice: Choice) -> None:
+    """Check that a column of text has no other role.
+
+    Raises:
+        DataError: one has.
+    """
+    texts = {of: getattr(choice, of) for of in ("text", "prompt", "answer", "choices")}
+    others = {"target": choice.target, "client": roles.client, "split": roles.split}
+    setting_of: dict[str, str] = {}
+    for setting, name in (texts | others).items() if roles.texts else ():
+        if name and setting_of.setdefault(name, setting) != setting:
+            raise DataError(
+                f"dataset.{setting}={shown(name)}: is dataset.{setting_of[name]}, too; must be a"
+                " column for itself"
+            )
 
 
 def _asked(sources: Sources, choice: Choice) -> Sources:

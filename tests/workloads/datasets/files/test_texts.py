@@ -273,6 +273,12 @@ REFUSED = {
     "no answer": ({"text": None, "target": None, "prompt": "body"}, "needs dataset.answer, too"),
     "no prompt": ({"text": None, "answer": "body"}, "answer='body': needs dataset.prompt, too"),
     "numbers to predict": ({"task": "regression"}, "task=regression: does not go with"),
+    "an answer that is its prompt": (
+        {"text": None, "target": None, "prompt": "body", "answer": "body"},
+        "dataset.answer='body': is dataset.prompt, too; must be a column for itself",
+    ),
+    "clients of texts": ({"client": "body"}, "dataset.client='body': is dataset.text, too"),
+    "a text that is its class": ({"target": "body"}, "target='body': is dataset.text, too"),
     "other inputs": ({"features": "size"}, "text='body': is the only input"),
 }
 
