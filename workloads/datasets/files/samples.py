@@ -18,9 +18,9 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysim.api.components import suggest
-from raysim.errors import DataError
+from raysim.errors import DataError, SettingsError
 from raysim.numbers.arrays import Array
-from raysim.samples.data import Progress, Split
+from raysim.samples.data import Model, Progress, Split
 from raysim.user_input.limits import MOST
 from raysim.workloads.datasets.files.applied import ColumnsOfRun, Missing
 from raysim.workloads.datasets.files.choices import MARKS, with_choices
@@ -41,6 +41,7 @@ from raysim.workloads.datasets.files.source import Source, Sources, naming, show
 from raysim.workloads.datasets.files.targets import Classes, Targets, clients
 from raysim.workloads.datasets.files.texts import Following, Language, Text, with_tokens
 from raysim.workloads.datasets.text import TextDataset, Tokeniser
+from raysim.workloads.models.pretrained.model import HuggingFace
 
 PART_BYTES = 64 * 2**20
 """Bytes of inputs that are written as one part."""
@@ -165,6 +166,21 @@ class Choice(TextDataset):
             if value := getattr(self, name):
                 return f"dataset.{name}={shown(value)}"
         return ""
+
+    def for_model(self, model: Model) -> Self:
+        """Return the dataset of a run with this model: its tokeniser is the default.
+
+        Raises:
+            SettingsError: the model is for another task.
+            DataError: the tokeniser has more tokens than the model embeds.
+        """
+        wanted = "causal-lm" if self.is_language else "classification"
+        if self.text_setting and isinstance(model, HuggingFace) and model.task != wanted:
+            raise SettingsError(
+                f"model.task={model.task}: does not go with {self.text_setting}, which needs"
+                f" model.task={wanted}"
+            )
+        return super().for_model(model)
 
     @property
     def is_language(self) -> bool:

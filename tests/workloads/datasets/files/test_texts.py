@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
-from raysim.errors import DataError
+from raysim.errors import DataError, SettingsError
 from raysim.federation.prepared import notes_of, prepared
+from raysim.workloads.models.pretrained.model import HuggingFace
 from tests.texts import BagOfTokens, numbers, write_tokenizer
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read
@@ -327,6 +328,21 @@ def test_new_texts_are_predicted_with_the_tokens_of_training(run_dir, table, tok
     write_tokenizer(tokenizer, ends=False)
     with pytest.raises(DataError, match="is another tokeniser than the run's"):
         raysim.predict(run_dir, table.parent / "new.parquet")
+
+
+@pytest.mark.parametrize(
+    ("given", "task", "wanted"),
+    [
+        ({"text": "body", "target": "spam"}, "causal-lm", "classification"),
+        ({"prompt": "body", "answer": "spam"}, "classification", "causal-lm"),
+    ],
+)
+def test_the_task_of_a_model_is_that_of_the_columns(table, tokenizer, given, task, wanted):
+    data = dataset(table, **given)
+    right, other = (HuggingFace(path=str(tokenizer), task=task) for task in (wanted, task))
+    assert data.for_model(right).tokenizer == str(tokenizer)
+    with pytest.raises(SettingsError, match=rf"model\.task={task}: .* needs model\.task={wanted}"):
+        data.for_model(other)
 
 
 def trained_on(path, **changes):
