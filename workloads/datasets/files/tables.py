@@ -191,9 +191,18 @@ def _parquet(path: Path) -> Source:
     def read(wanted: tuple[str, ...]) -> Batches:
         with reading(path, "Parquet"), parquet.ParquetFile(path, **ONE_BUFFER) as file:
             for batch in file.iter_batches(BATCH_ROWS, columns=[*wanted]):
-                yield batch.select([*wanted])
+                yield _with_strings(batch.select([*wanted]))
 
     return Source(path, names, read, (path,))
+
+
+def _with_strings(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with strings in place of views of them, which few functions of Arrow take."""
+    for place, field in enumerate(batch.schema):
+        if pa.types.is_string_view(field.type):
+            words = batch.column(place).cast(pa.string())
+            batch = batch.set_column(place, field.name, words)
+    return batch
 
 
 def _arrow(path: Path) -> Source:
@@ -216,7 +225,7 @@ def _arrow(path: Path) -> Source:
                 chosen = batch.select([*wanted])
                 chosen.validate(full=True)  # an offset beyond its buffer would end the process
                 for start in range(0, len(chosen), BATCH_ROWS):
-                    yield chosen.slice(start, BATCH_ROWS)
+                    yield _with_strings(chosen.slice(start, BATCH_ROWS))
 
     return Source(path, names, read, (path,))
 

@@ -55,7 +55,25 @@ def csv(table):
     return table.with_suffix(".csv")
 
 
-@pytest.mark.parametrize("form", [lambda table: table, jsonl, csv])
+def views(table):
+    words = pq.read_table(table)
+    for place, name in enumerate(words.column_names):
+        if words[name].type == pa.string():
+            words = words.set_column(place, name, words[name].cast(pa.string_view()))
+    pq.write_table(words, table)
+    return table
+
+
+def arrow(table):
+    path = views(table).with_suffix(".arrow")
+    words = pq.read_table(table)
+    assert words["body"].type == pa.string_view()
+    with pa.ipc.new_file(str(path), words.schema) as writer:
+        writer.write_table(words)
+    return path
+
+
+@pytest.mark.parametrize("form", [lambda table: table, jsonl, csv, views, arrow])
 def test_tokens_are_padded_and_rows_without_text_are_left_out(table, tokenizer, form):
     found = read(form(table), table.parent / "data", **fields(tokenizer))
     assert found["train"].x.tolist() == [padded(BODIES[row]) for row in (0, 1, 5)]
