@@ -171,7 +171,7 @@ class Choice(TextDataset):
         """Return the dataset of a run with this model: its tokeniser is the default.
 
         Raises:
-            SettingsError: the model is for another task.
+            SettingsError: the model is for another task, or drawn for fewer tokens.
             DataError: the tokeniser has more tokens than the model embeds.
         """
         wanted = "causal-lm" if self.is_language else "classification"
@@ -180,7 +180,14 @@ class Choice(TextDataset):
                 f"model.task={model.task}: does not go with {self.text_setting}, which needs"
                 f" model.task={wanted}"
             )
-        return super().for_model(model)
+        chosen = super().for_model(model)
+        rows = model.random.get("vocab_size") if isinstance(model, HuggingFace) else None
+        if self.text_setting and rows and (tokens := len(chosen.tokeniser.loaded)) > rows:
+            raise SettingsError(
+                f"model.random.vocab_size={rows}: embeds fewer tokens than the {tokens} of"
+                f" {chosen.tokenizer}"
+            )
+        return chosen
 
     @property
     def is_language(self) -> bool:

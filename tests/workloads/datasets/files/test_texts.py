@@ -12,7 +12,7 @@ import raysim
 from raysim.errors import DataError, SettingsError
 from raysim.federation.prepared import notes_of, prepared
 from raysim.workloads.models.pretrained.model import HuggingFace
-from tests.texts import BagOfTokens, numbers, write_tokenizer
+from tests.texts import NUMBER, BagOfTokens, numbers, write_tokenizer
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read
 
@@ -361,6 +361,15 @@ def test_the_task_of_a_model_is_that_of_the_columns(table, tokenizer, given, tas
     assert data.for_model(right).tokenizer == str(tokenizer)
     with pytest.raises(SettingsError, match=rf"model\.task={task}: .* needs model\.task={wanted}"):
         data.for_model(other)
+
+
+def test_a_drawn_network_embeds_all_tokens(table, tokenizer):
+    data = dataset(table, **fields(tokenizer))
+    given = {"path": str(tokenizer), "random": {"vocab_size": len(NUMBER)}}
+    assert data.for_model(HuggingFace(**given)) is data
+    given["random"] = {"vocab_size": 5}
+    with pytest.raises(SettingsError, match=r"random\.vocab_size=5: embeds fewer .* the 21 of"):
+        data.for_model(HuggingFace(**given))
 
 
 def trained_on(path, **changes):
