@@ -14,19 +14,18 @@ PARTS = ("checkpoints", "clients", "updates", "analysis")
 def runs_below(place: Path) -> Iterator[Path]:
     """Yield the run directories in a folder and below it."""
     for folder, below, files in os.walk(place):
-        if "config.json" in files and not _is_of_another_kind(Path(folder)):
+        if "config.json" in files and not _is_a_network(Path(folder)):
             yield Path(folder)
             below[:] = [name for name in below if name not in PARTS]
 
 
-def _is_of_another_kind(folder: Path) -> bool:
-    """Return whether a `config.json` is no run's, such as that of a pretrained network."""
+def _is_a_network(folder: Path) -> bool:
+    """Return whether a `config.json` is that of a pretrained network, not of a run."""
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return False  # a damaged one may be a run's
-    is_run = isinstance(values, dict) and "own_task" in values
-    return not (is_run or (folder / "checkpoints").exists())
+        return False
+    return isinstance(values, dict) and "model_type" in values
 
 
 def run_directory_of(path: Path) -> Path | None:

@@ -66,7 +66,7 @@ def set_base(network: nn.Module, moved: Collection[str] = ()) -> None:
     parameters = dict(network.named_parameters())
     trained = _Memory(p for p in parameters.values() if p.requires_grad)
     for name, parameter in parameters.items():
-        if name in moved or trained.holds(parameter):
+        if parameter.requires_grad or name in moved or trained.holds(parameter):
             continue
         if type(parameter) is nn.Parameter:
             parameter.__class__ = BaseParameter
@@ -152,6 +152,10 @@ def _untrained_buffers(network: nn.Module, trained: _Memory) -> Iterator[Tensor]
     for name, module in network.named_modules():
         parameters = [*module.parameters()]
         around = untrained.get(name.rpartition(".")[0], False) if name else False
-        untrained[name] = not any(map(trained.holds, parameters)) if parameters else around
+        untrained[name] = (
+            not any(p.requires_grad or trained.holds(p) for p in parameters)
+            if parameters
+            else around
+        )
         if untrained[name]:
             yield from module.buffers(recurse=False)
