@@ -122,7 +122,8 @@ class Task:
         sequences: Whether inputs are lists of sequences of unequal length: of tokens [t], which are
             padded with -1, or of values [t, D], padded with 0, for a module `forward(x, mask)`.
             Targets with one whole number for each position are padded with -100, which does not
-            count in `LANGUAGE_MODEL`. If targets are None, the next tokens are.
+            count in `LANGUAGE_MODEL`. If targets are None, the next tokens are. A batch's inputs
+            are cut to its longest sequence, its targets are not.
     """
 
     model: Callable[[], nn.Module] | nn.Module
