@@ -20,6 +20,7 @@ import raysim
 from raysim.api.method import METHODS as METHODS_OF
 from raysim.federation.task import from_task
 from raysim.numbers.seeds import torch_generator
+from raysim.storage.plugins import modules_of
 from raysim.testing.tasks import SmallNet
 from tests.adapters import ALPHA, RANK, LoraLinear, adapted
 from tests.methods.common import assert_refused, newest_states
@@ -820,3 +821,9 @@ def test_what_clients_deploy_is_their_own_only_where_it_is():
     assert all(kind(own=("head",)).deploys_client_models for kind in kinds.values())
     assert kinds["flora"](ranks=(1,)).deploys_client_models
     assert not kinds["hetlora"](gamma=1.0).deploys_client_models
+
+
+def test_the_source_of_a_function_of_ranks_is_sealed():
+    settings = {"method": {"name": "flora", "ranks": "my_ranks:rank_of"}}
+    assert modules_of(settings) == {"my_ranks"}
+    assert modules_of({"method": {"name": "flora", "ranks": [1, 2]}}) == set()
