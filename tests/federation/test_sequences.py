@@ -73,6 +73,7 @@ def test_values_come_with_their_mask(tmp_path, settings):
     assert row["test_loss"] == pytest.approx(other["test_loss"], abs=1e-6)
 
 
+@pytest.mark.usefixtures("resident_actors")
 def test_the_same_bits_on_actors_and_resumed(tmp_path):
     ways = {"inline": {}, "actors": {"engine.backend": "ray", "engine.actors": 2}}
     inline, actors = (
