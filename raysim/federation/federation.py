@@ -323,10 +323,12 @@ def _check_base(network: nn.Module, start: Start) -> None:
     Raises:
         SettingsError: it has others.
     """
+    if start.base is None:
+        return
     tensors = dict((*network.named_parameters(), *network.named_buffers()))
     here = base_digest(without(tensors, start.tensors))
-    if start.base not in (None, here):
-        was, now = (digest[:12] or "none" for digest in (start.base or "", here))
+    if start.base != here:
+        was, now = (digest[:12] or "none" for digest in (start.base, here))
         raise SettingsError(
             "start_from: the tensors that its run had frozen are others here: their digest was"
             f" {was}, here {now}; choose the same pretrained network"

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from raysim.api.scoring import in_own_unit
 from raysim.config import parse
-from raysim.driver.start.base import check_base, restore_base, sealed_base
+from raysim.driver.start.base import check_base, read_base, restore_base, sealed_base
 from raysim.driver.start.identity import check_model_files
 from raysim.errors import RunError, SettingsError
 from raysim.federation.federation import Start, load_tensors, model_builder
@@ -54,14 +53,16 @@ def read_start(path: Path, note: Callable[[str], None]) -> Start:
     Raises:
         SettingsError: there is no such run or file.
         DataError: the file holds something else.
+        RunError: the run's frozen tensors cannot be read.
     """
-    tensors, run = start_tensors(path, note), path
-    if not path.is_dir():
-        if path.name not in (MODEL, BEST_MODEL) or sealed_base(path.parent) is None:
-            return Start(tensors, base=_stated_base(path))
-        run = path.parent
-    kept = RunDirectory(run).base
-    return Start(tensors, load_file(kept) if kept.exists() else {}, sealed_base(run))
+    tensors, is_run = start_tensors(path, note), path.is_dir()
+    if not is_run and path.name not in (MODEL, BEST_MODEL):
+        return Start(tensors, base=_stated_base(path))
+    run = path if is_run else path.parent
+    sealed = sealed_base(run)
+    if sealed is None and not is_run:
+        return Start(tensors, base=_stated_base(path))
+    return Start(tensors, read_base(RunDirectory(run)), sealed)
 
 
 def _stated_base(path: Path) -> str | None:

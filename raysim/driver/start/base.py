@@ -31,18 +31,27 @@ def kept_base(settings: Settings, federation: Federation, network: nn.Module) ->
     return base if is_task else without(base, call(settings.model, Model.read, network))
 
 
+def read_base(run_dir: RunDirectory) -> Tensors:
+    """Return the tensors of a base that a run directory holds; none without the file.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    if not run_dir.base.exists():
+        return {}
+    try:
+        return load_file(run_dir.base)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{run_dir.base}: cannot be read: {error}") from error
+
+
 def restore_base(network: nn.Module, run_dir: RunDirectory) -> None:
     """Copy the tensors of the base that a run directory holds into a network that was just built.
 
     Raises:
         RunError: the file is damaged, or is another network's.
     """
-    if not run_dir.base.exists():
-        return
-    try:
-        kept, base = load_file(run_dir.base), base_of(network)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{run_dir.base}: cannot be read: {error}") from error
+    kept, base = read_base(run_dir), base_of(network)
     with torch.no_grad():
         for name, tensor in kept.items():
             if name not in base or base[name].shape != tensor.shape:
@@ -94,10 +103,11 @@ def with_base(
     rest = without(base, sent)
     if nbytes({BASE: rest}) < LEAST_SHARED:
         sent, rest = base, {}
+    digest = base_digest(base)
     federation = replace(
         federation,
-        base=base_digest(base),
-        base_file=base_digest(rest),
+        base=digest,
+        base_file=base_digest(rest) if sent else digest,
         base_values={name: tensor.detach().clone() for name, tensor in sent.items()},
     )
     hold_base(federation, network)
