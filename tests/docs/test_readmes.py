@@ -40,7 +40,13 @@ ELSEWHERE = {
 }
 """Who runs a block of a page, by its first words: a test, or a reason why nobody does."""
 UNRUN = ("not run", "full")
-OWN = ("my_", "my.toml", "mails.csv", "hospitals", "photos")
+SAVED = {
+    block.says
+    for page in (ROOT / "docs").glob("*.md")
+    for block in blocks_of(page)
+    if block.mark == "file"
+}
+OWN = (*SAVED, "my_", "my.toml", "hospitals", "photos")
 """Files of the reader's own, in commands that those tests run."""
 
 
