@@ -47,3 +47,12 @@ class Raw(raysim.Model):
 class Linear(raysim.Model):
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return SmallNet()
+
+
+class FrozenHidden(Linear):
+    """The same with its first layer frozen."""
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        network = super().build(shape, classes)
+        network.hidden.requires_grad_(False)
+        return network

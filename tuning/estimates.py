@@ -14,10 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
 
+from torch import nn
+
 from raysim.config import Settings
+from raysim.federation.federation import from_settings
+from raysim.numbers.tensors import base_of, nbytes, state_of
 from raysim.process.machine.cores import usable_cores
 from raysim.storage.checkpoints import BEST_MODEL, KEPT_CHECKPOINTS, MODEL
 from raysim.tuning.tables.work import DataSize, Pace, RunCost, Seconds, trained_clients
+from raysim.workloads.datasets.fetch import data_root
 
 RAY_START = 6.0
 """Seconds in which Ray and its actors start."""
@@ -43,6 +48,8 @@ class Estimate:
         bytes_up: Bytes that the clients of a round send.
         bytes_down: Bytes that they receive.
         measured: Rounds that were measured.
+        values: Number of values of a model that travels.
+        frozen: Number of values of the network's base, which do not.
     """
 
     seconds: Seconds
@@ -52,6 +59,8 @@ class Estimate:
     bytes_up: float
     bytes_down: float
     measured: int
+    values: int
+    frozen: int
 
 
 def estimate(settings: Settings) -> Estimate:
@@ -64,15 +73,26 @@ def estimate(settings: Settings) -> Estimate:
     parts, pace, size = cost.parts(settings), cost.pace(settings), cost.size(settings)
     actors = actors_of(settings)
     up, down = (bytes_of_round(settings, pace, name) for name in ("bytes_up", "bytes_down"))
+    peak, network = peak_memory(), network_of(settings)
+    base = base_of(network)
+    of_actor = peak - nbytes({"base": base})  # processes share the base
     return Estimate(
         seconds=with_actors(parts, settings, actors),
         actors=actors,
-        memory=peak_memory() * (1 + actors) + RAY_MEMORY * bool(actors),
+        memory=peak + of_actor * actors + RAY_MEMORY * bool(actors),
         disk=disk_of(settings, pace, size),
         bytes_up=up,
         bytes_down=down,
         measured=len(pace.rows),
+        values=sum(tensor.numel() for tensor in state_of(network).values()),
+        frozen=sum(tensor.numel() for tensor in base.values()),
     )
+
+
+def network_of(settings: Settings) -> nn.Module:
+    """Return a run's network as it is built, before the method adds its own parts."""
+    federation = from_settings(settings, data_root, lambda *_: None)
+    return federation.network(settings.seed, settings.method)
 
 
 def actors_of(settings: Settings) -> int:

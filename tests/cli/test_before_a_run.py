@@ -167,6 +167,24 @@ def test_a_dry_run_is_near_the_run_and_writes_nothing(
     assert disk / 2 < float(found[2]) * 1e3 < disk * 2
 
 
+def test_a_dry_run_says_what_is_frozen_and_counts_it_once(
+    raysim_command,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    monkeypatch.setattr(work, "SECONDS", 0.1)
+    monkeypatch.setattr(estimates, "peak_memory", lambda: 1000.0 + 4 * 208)
+    monkeypatch.setattr(estimates, "RAY_MEMORY", 0.0)
+    text = FILE.format(rounds=30).replace("blobs:Linear", "blobs:FrozenHidden")
+    (tmp_path / "my.toml").write_text(text)
+    actors = ("engine.backend=ray", "engine.actors=2", "engine.cpus_per_actor=0.5")
+    _, alone, _ = raysim_command("run", "my.toml", "--dry-run")
+    _, shared, _ = raysim_command("run", "my.toml", *actors, "--dry-run")
+    assert "model   51 values travel; 208 frozen ones stay\n" in alone
+    assert "memory  1.83 kB in this process\n" in alone
+    assert "memory  3.83 kB in this process and 2 actors\n" in shared
+
+
 @pytest.mark.parametrize("flag", ["--dry-run", "--explain"])
 @pytest.mark.parametrize(
     ("text", "said"),
