@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, cast
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -252,7 +253,8 @@ class ClientTraining:
             values=trainer.values(job.values),
             generator=only_in_finish,
             at=trainer.at,
-            gradient=self.gradient,
+            # A cycle would keep the client's tensors until Python looks for cycles.
+            gradient=partial(ClientTraining.gradient, proxy(self)),
             buffers=network.buffer_names,
         )
         self.given = Given.of_view(vars(self.view))
