@@ -63,12 +63,14 @@ class HeldBase:
         given: Tells whether one has changed, but through `.data`.
         file: The file whose mapped memory they are views of; None without one.
         sums: Checksums of the tensors that no file has.
+        addresses: Where the values of each tensor are in memory.
     """
 
     tensors: Base
     given: Given
     file: Path | None
     sums: Mapping[str, int]
+    addresses: Mapping[str, int]
 
     @classmethod
     def of(cls, network: nn.Module) -> HeldBase:
@@ -76,7 +78,7 @@ class HeldBase:
         tensors = dict(sorted(base_of(network).items()))
         given = Given({name: {name: tensor} for name, tensor in tensors.items()})
         file = next((tensor.file for tensor in tensors.values() if tensor.file), None)
-        return cls(tensors, given, file, _sums(tensors))
+        return cls(tensors, given, file, _sums(tensors), _addresses(tensors))
 
     def check_left(self) -> None:
         """Check that no tensor was changed, as far as its version tells.
@@ -88,14 +90,17 @@ class HeldBase:
             raise _changed(changed[0])
 
     def check_values(self) -> None:
-        """Check that no tensor was changed, by its values, or by the pages of the mapped file.
+        """Check that no tensor was changed, by its place, its values, or the mapped file's pages.
 
         Raises:
             ChangedInputError: one was; the message names it.
         """
-        sums = _sums(self.tensors)
-        if changed := [name for name, value in sums.items() if self.sums[name] != value]:
-            raise _changed(changed[0])
+        for was, now in (
+            (self.addresses, _addresses(self.tensors)),  # another tensor may be its `.data`
+            (self.sums, _sums(self.tensors)),
+        ):
+            if changed := [name for name, value in now.items() if was[name] != value]:
+                raise _changed(changed[0])
         if self.file:
             first = next(tensor for tensor in self.tensors.values() if tensor.file)
             if _has_own_pages(first.untyped_storage()):
@@ -115,6 +120,10 @@ class HeldBase:
 def _sums(tensors: Base) -> dict[str, int]:
     """Return checksums of the tensors that no file has; of a GPU's only versions tell changes."""
     return checksums({n: t for n, t in tensors.items() if not (t.file or t.is_cuda)})
+
+
+def _addresses(tensors: Base) -> dict[str, int]:
+    return {name: tensor.data_ptr() for name, tensor in tensors.items()}
 
 
 def _changed(name: str) -> ChangedInputError:

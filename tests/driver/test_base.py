@@ -323,6 +323,18 @@ def test_a_write_to_a_mapped_base_is_found_and_reaches_no_other(tmp_path):
     assert torch.equal(other[0].weight, before)
 
 
+def test_another_tensor_in_place_of_a_mapped_one_is_found(tmp_path):
+    network = large().append(nn.Linear(2, 3))
+    network[2].requires_grad_(False)
+    set_base(network)
+    share(base_of(network), base_digest(base_of(network)), tmp_path)
+    held = HeldBase.of(network)
+    held.check_values()
+    network[2].bias.data = network[2].bias.data * 1.001
+    with pytest.raises(raysim.SettingsError, match=r"frozen tensor 2.bias was changed in place"):
+        held.check_values()
+
+
 class Tied(SmallNet):
     """A frozen name of the memory of a trained weight."""
 
