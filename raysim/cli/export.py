@@ -94,8 +94,8 @@ def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
     directory = RunDirectory(run_dir)
     raw, own_task = directory.read_config(listener.note)
     directory.check_finished(parse(raw), own_task)
+    sealed = model_metadata(Checkpoints(directory.checkpoints).identity())
     if client is None:
-        sealed = model_metadata(Checkpoints(directory.checkpoints).identity())
         save_tensors(out, read_model(run_dir, listener.note), sealed)
         return
     if own_task:
@@ -103,4 +103,4 @@ def _save_tensors(run_dir: Path, client: str | None, out: Path) -> None:
             f"{run_dir}: this run has its own task; call raysim.client_model({str(run_dir)!r},"
             f" {int(client) if client.isdecimal() else client!r}, task)"
         )
-    save_tensors(out, raysim.client_model(run_dir, client, listener=listener))
+    save_tensors(out, raysim.client_model(run_dir, client, listener=listener), sealed)

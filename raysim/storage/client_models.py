@@ -6,6 +6,7 @@ Workers write them to `client_models/round_000012/17.safetensors`, on storage th
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -14,11 +15,17 @@ from raysim.numbers.tensors import Tensors, contiguous
 from raysim.storage.atomic import discard_folder, remove, replace_file, writing
 
 
+@dataclass(frozen=True)
 class ClientModels:
-    """Files of the clients' networks of one run."""
+    """Files of the clients' networks of one run.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    Attributes:
+        folder: The folder of the files.
+        metadata: Metadata of each file, as of the run's models.
+    """
+
+    folder: Path
+    metadata: dict[str, str] | None
 
     def save(self, number: int, client: int, tensors: Tensors) -> None:
         """Write the network of a client of a round.
@@ -30,7 +37,7 @@ class ClientModels:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         content = contiguous({name: tensor.cpu() for name, tensor in tensors.items()})
-        replace_file(path, lambda aside: save_file(content, aside))
+        replace_file(path, lambda aside: save_file(content, aside, self.metadata))
 
     def delete(self, number: int, clients: Collection[int]) -> None:
         """Delete the networks of clients without a result that counts."""
@@ -40,9 +47,9 @@ class ClientModels:
     def keep_only(self, number: int) -> None:
         """Delete the networks of all rounds but one."""
         kept = self._path(number, 0).parent
-        for folder in self._folder.glob("*"):
+        for folder in self.folder.glob("*"):
             if folder != kept:
                 discard_folder(folder)
 
     def _path(self, number: int, client: int) -> Path:
-        return self._folder / f"round_{number:06d}" / f"{client}.safetensors"
+        return self.folder / f"round_{number:06d}" / f"{client}.safetensors"

@@ -178,13 +178,14 @@ def test_a_run_starts_with_the_frozen_tensors_of_another(tmp_path, model):
 
 def test_a_start_with_another_base_is_refused(tmp_path):
     task = make_task(UNEQUAL, Backbone)
-    first = raysim.run(make_settings(tmp_path / "first"), task).run_dir
+    first = raysim.run(make_settings(tmp_path / "first", keep_clients=True), task).run_dir
     (first / "base.safetensors").write_bytes(b"none")
     with pytest.raises(raysim.RunError, match=r"base.safetensors: cannot be read"):
         raysim.run(make_settings(tmp_path / "other", seed=5, start_from=str(first)), task)
     (first / "base.safetensors").unlink()  # as of a network that is read from its own files
     shutil.copy(first / "model.safetensors", tmp_path / "copied.safetensors")
-    for start in (first, first / "model.safetensors", tmp_path / "copied.safetensors"):
+    (of_client, *_) = first.glob("client_models/*/*")
+    for start in (first, first / "model.safetensors", tmp_path / "copied.safetensors", of_client):
         settings = make_settings(tmp_path / "other", seed=5, start_from=str(start))
         with pytest.raises(
             raysim.SettingsError, match=r"^start_from: the tensors that its run had"

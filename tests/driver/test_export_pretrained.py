@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 import raysim
@@ -169,12 +170,20 @@ def test_transformers_and_peft_compute_what_the_run_has_learnt(folders, trained,
     assert near(logits(with_adapters(base, "adapters")), expected())
 
 
+def stated(path: str) -> Mapping[str, str]:
+    """Return a file's metadata: the digest of the base that its tensors belong to."""
+    with safe_open(path, "pt") as file:
+        return file.metadata() or {}
+
+
 def test_the_model_of_a_client(folders, trained):
     of = Trained("bert", {"method.name": "feddpa"})
     command = trained(of)
     with torch.no_grad():
         own = TrainedModel.of(Path("run"), "o1").network(ROWS)
     assert not near(own, expected(), 1e-3)
+    assert command("export", "run", "--client", "o1", "-o", "own.safetensors")[0] == 0
+    assert stated("own.safetensors") == stated("run/model.safetensors") != {}
     for to in ("huggingface", "peft"):
         assert command("export", "run", "--to", to, "--client", "o1", "-o", to)[0] == 0
     assert near(logits(read("huggingface", of)), own)

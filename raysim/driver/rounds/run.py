@@ -48,6 +48,7 @@ from raysim.errors import DamagedStateError, MachineError, MovedError
 from raysim.numbers.tensors import Groups
 from raysim.process.exits import with_hint
 from raysim.samples.local_cut import without_cut
+from raysim.storage.checkpoints import model_metadata
 from raysim.storage.client_models import ClientModels
 from raysim.storage.client_states import owner_of, updated
 from raysim.storage.column_names import check_metrics, check_names
@@ -226,8 +227,10 @@ class Run:
     @cached_property
     def _client_models(self) -> ClientModels | None:
         """Files of the clients' networks; None unless `keep_clients` asks for them."""
+        if not self.settings.keep_clients:
+            return None
         folder = self.context.run_dir.client_models.absolute()
-        return ClientModels(folder) if self.settings.keep_clients else None
+        return ClientModels(folder, model_metadata(self.context.identity))
 
     @cached_property
     def _asynchronous(self) -> AsynchronousRounds | None:
