@@ -56,7 +56,7 @@ def test_a_pack_that_cannot_be_downloaded_leaves_nothing(raysim_command, tmp_pat
 @pytest.mark.parametrize(
     ("files", "told"),
     [
-        (None, "no such folder, and no pack; packs are minilm, smollm2"),
+        (None, "no such folder"),
         ({}, "has no config.json"),
         ({"config.json": "[1]"}, "its config.json must hold a JSON object"),
         ({"config.json": "{"}, "its config.json cannot be read"),
@@ -89,7 +89,10 @@ def test_a_tokenizer_that_is_missing_or_larger_than_the_embedding_is_refused(tmp
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("org/net", "needs its commit, whose weights never change: org/net@COMMIT"),
+        (
+            "org/net",
+            "if it is a network of the hub, add its commit, .*: org/net@COMMIT",
+        ),
         ("org/net@main", "must name a commit by its 40 hexadecimal digits"),
         (f"org/net@{'0' * 40}", "cannot be downloaded from the hub"),
     ],
@@ -100,6 +103,13 @@ def test_networks_of_the_hub_are_named_with_their_commit(path, told, tmp_path, m
     with pytest.raises((SettingsError, DataError), match=f"^model.path={path}: .*{told}") as error:
         tokenizer_of(path)
     assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_is_gone_is_not_taken_for_a_network_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w").mkdir()
+    with pytest.raises(SettingsError, match=r"^model\.path=w/net: no such folder$"):
+        tokenizer_of(str(tmp_path / "w/net"))
 
 
 def test_the_data_root_has_the_packs():

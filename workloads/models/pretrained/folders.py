@@ -19,7 +19,7 @@ ADAPTERS = "adapter_config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 """Files that are taken from the hub; no code, and no pickle."""
-NAMED = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+NAMED = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 """Name of a network on the hub."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -134,13 +134,16 @@ def _given(path: str, setting: str) -> Path:
         return folder
     typed = path.removeprefix(f"{Path.cwd()}/")  # as settings make it absolute
     shown = f"{setting}={visible(typed)}"
-    packs = ", ".join(PACKS)
-    if NAMED.fullmatch(typed) and "/" in typed:
+    if folder.exists():
+        raise SettingsError(f"{shown}: is a file; must be the folder that holds it")
+    if "/" not in typed:
+        raise SettingsError(f"{shown}: no such folder, and no pack; packs are {', '.join(PACKS)}")
+    if NAMED.fullmatch(typed) and not folder.parent.exists():
         raise SettingsError(
-            f"{shown}: no such folder; a network of the hub needs its commit, whose weights never"
-            f" change: {typed}@COMMIT, with the 40 digits that its page of files shows"
+            f"{shown}: no such folder; if it is a network of the hub, add its commit, whose weights"
+            f" never change: {typed}@COMMIT, with the 40 digits that its page of files shows"
         )
-    raise SettingsError(f"{shown}: no such folder, and no pack; packs are {packs}")
+    raise SettingsError(f"{shown}: no such folder")
 
 
 def _of_hub(name: str, commit: str, origin: str) -> Path:
