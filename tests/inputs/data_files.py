@@ -167,6 +167,10 @@ FILES: dict[str, bytes] = {
     "gone/in.png": png(),
     "gone/labels.csv": b"file,y\n" + b"in.png,0\nout.png,1\n" * 3,
     "nothing/readme": b"",
+    "torn/config.json": b"{",
+    "bare/config.json": b"{}",
+    "damaged/config.json": b"{}",
+    "damaged/tokenizer.json": b"{}",
     "leaf/train/a.json": b'{"users": ["u"], "user_data": {"u": {"x": [[1], "a"], "y": [0, 1]}}}',
     "hollow/train/a.json": b'{"users": ["u"], "user_data": {"u": {"x": [[], []], "y": [0, 1]}}}',
     "hollow/test/a.json": b'{"users": ["u"], "user_data": {"u": {"x": [[]], "y": [0]}}}',
@@ -185,6 +189,8 @@ def write(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     write_tokenizer(folder / "words", ends=False)
+    write_tokenizer(folder / "small", ends=False)
+    (folder / "small/config.json").write_text('{"model_type": "bert", "vocab_size": 5}')
     write_tokenizer(folder / "failing", chat_template="{{ raise_exception('no system') }}")
     (folder / "bomb.npz").write_bytes(bomb())  # here, as it takes half a second
     dates = pa.table({"a": pa.array([0, 1], pa.timestamp("s")), "y": [0, 1]})
@@ -227,6 +233,13 @@ def case(name: str, *overrides: str, says: tuple[str, ...], dataset: str = "file
 def text(name: str, *overrides: str, says: tuple[str, ...]) -> Case:
     """Return the case of a table of texts, with a tokeniser and a target unless it says others."""
     return case(name, TOKENS + "words", Y, *overrides, says=says)
+
+
+def network(path: str, says: str) -> Case:
+    """Return the case of texts whose tokeniser is that of a pretrained network."""
+    given = ("dataset.name=files", "dataset.path=KIT/files/texts.csv", "dataset.text=body", Y)
+    words = (*given, "model.name=huggingface", f"model.path={path}")
+    return run(*words, says=(f"raysim: model.path={path}: {says}",))
 
 
 TOKENS = "dataset.tokenizer=KIT/files/"
@@ -412,4 +425,13 @@ CASES = [
         TOKENS + "failing",
         says=("failing: its chat template fails: TemplateError: no system",),
     ),
+    network("nowhere", "no such folder, and no pack; packs are minilm"),
+    network("KIT/files/absent", "no such folder"),
+    network("org/net", "no such folder; if it is a network of the hub, add its commit"),
+    network("org/net@main", "must name a commit by its 40 hexadecimal digits"),
+    network("KIT/files/leaf", "has no config.json"),
+    network("KIT/files/torn", "its config.json cannot be read"),
+    network("KIT/files/bare", "has no tokenizer.json"),
+    network("KIT/files/damaged", "its tokenizer cannot be read"),
+    network("KIT/files/small", "its tokenizer has 21 tokens, but the network embeds 5"),
 ]

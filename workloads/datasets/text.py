@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from raysim.api.components import cause
 from raysim.api.scoring import NO_TOKEN
@@ -29,7 +29,7 @@ from raysim.workloads.models.pretrained.tokenizer import tokenizer_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-SETTING = "dataset.tokenizer"
+SETTING, MODEL_SETTING = "dataset.tokenizer", "model.path"
 
 FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
@@ -57,6 +57,8 @@ class TextDataset(Dataset):
     length: int = Field(
         default=128, ge=2, le=100_000, description="most tokens of a text; longer ones are cut"
     )
+    _named_by: str = PrivateAttr(default=SETTING)
+    """Setting that names the tokeniser, for errors."""
 
     @property
     def sequences(self) -> bool:
@@ -78,7 +80,9 @@ class TextDataset(Dataset):
         if not self.text_setting or model.tokenizer is None:
             return self
         if self.tokenizer is None:
-            return self.model_copy(update={"tokenizer": model.tokenizer})
+            chosen = self.model_copy(update={"tokenizer": model.tokenizer})
+            chosen._named_by = MODEL_SETTING
+            return chosen
         _check_fit(self.tokenizer, model.tokenizer)
         return self
 
@@ -104,7 +108,7 @@ class TextDataset(Dataset):
                 f"{self.text_setting}: needs a tokeniser: model.name=huggingface model.path=FOLDER,"
                 " or dataset.tokenizer=FOLDER"
             )
-        return Tokeniser.of(self.tokenizer)
+        return Tokeniser.of(self.tokenizer, self._named_by)
 
 
 @dataclass(frozen=True)
@@ -114,27 +118,33 @@ class Tokeniser:
     Attributes:
         name: Its folder, as settings name it.
         digest: The sha256 of its files.
+        setting: The setting that names it, for errors.
     """
 
     name: str
     digest: str
+    setting: str
 
     @classmethod
-    def of(cls, name: str) -> Self:
+    def of(cls, name: str, setting: str = SETTING) -> Self:
         """Return the tokeniser of a folder, or of another value of `model.path`.
+
+        Args:
+            name: The folder, as the setting has it.
+            setting: The setting that names it, for errors.
 
         Raises:
             SettingsError: there is no such folder, or the libraries are not installed.
             DataError: it cannot be fetched.
         """
-        check_extra(f"{SETTING}={name}")  # before a pack is fetched
-        folder = folder_of(name, SETTING)
+        check_extra(f"{setting}={name}")  # before a pack is fetched
+        folder = folder_of(name, setting)
         digest = hashlib.sha256()
         for file in (folder / name for name in FILES):
             if file.is_file():
                 digest.update(f"{file.name} {file.stat().st_size} ".encode())
                 digest.update(file.read_bytes())
-        return cls(name, digest.hexdigest())
+        return cls(name, digest.hexdigest(), setting)
 
     @cached_property
     def loaded(self) -> PreTrainedTokenizerFast:
@@ -144,7 +154,7 @@ class Tokeniser:
             SettingsError: the library is not installed.
             DataError: the folder has no tokeniser.
         """
-        return tokenizer_of(self.name, SETTING)
+        return tokenizer_of(self.name, self.setting)
 
     def numbers(
         self, texts: Sequence[str], most: int, *, special: bool = True
@@ -200,8 +210,8 @@ class Tokeniser:
         whole = self._chat(prompt, answer).rstrip()
         if not whole.startswith(asked):
             raise DataError(
-                f"{SETTING}={self.name}: its chat template does not put an answer after the text of"
-                " its prompt"
+                f"{self.setting}={self.name}: its chat template does not put an answer after the"
+                " text of its prompt"
             )
         return whole.removeprefix(asked)
 
@@ -213,7 +223,7 @@ class Tokeniser:
             return str(self.loaded.apply_chat_template(chat, tokenize=False, **how))
         except Exception as error:  # a template is a program of its own
             raise DataError(
-                f"{SETTING}={self.name}: its chat template fails: {cause(error)}"
+                f"{self.setting}={self.name}: its chat template fails: {cause(error)}"
             ) from error
 
 
@@ -229,12 +239,12 @@ def _check_fit(tokenizer: str, model: str) -> None:
         SettingsError: there is no such folder, or the library is not installed.
         DataError: the tokeniser has more tokens, or cannot be read.
     """
-    rows = configuration(folder_of(model), f"model.path={model}").get("vocab_size")
+    rows = configuration(folder_of(model), f"{MODEL_SETTING}={model}").get("vocab_size")
     tokens = len(tokenizer_of(tokenizer, SETTING)) if tokenizer != model else 0
     if isinstance(rows, int) and tokens > rows:
         raise DataError(
-            f"{SETTING}={tokenizer}: has {tokens} tokens, but model.path={model} embeds {rows};"
-            " leave it out, or take a tokeniser that fits"
+            f"{SETTING}={tokenizer}: has {tokens} tokens, but {MODEL_SETTING}={model} embeds"
+            f" {rows}; leave it out, or take a tokeniser that fits"
         )
 
 

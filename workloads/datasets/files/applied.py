@@ -147,8 +147,8 @@ class TextOfRun(_Part):
         tokeniser = Tokeniser.of(self.tokenizer)
         if tokeniser.digest != self.digest:
             raise DataError(
-                f"dataset.tokenizer={self.tokenizer}: is another tokeniser than the run's; restore"
-                f" it (sha256 {self.digest[:12]}...)"
+                f"{self.tokenizer}: is another tokeniser than the run's; restore it (sha256"
+                f" {self.digest[:12]}...)"
             )
         given = self.name, tokeniser, self.length, self.longest
         return Text(*given) if self.answer is None else Language(*given, answer=self.answer)
