@@ -10,11 +10,12 @@ Foundation Models", NeurIPS 2024, arXiv:2403.19211, its FedDPA-T, with the autho
     global:  A, B <- FedIT, which is FedAvg of the adapters alone, without A_k, B_k
     deploy:  the mixture
 
-w is `weight`, 0.5 in the code. Both steps start from the round's broadcast, so their order changes
-nothing; here the global adapter is trained first. A_k, B_k start as a copy of the first adapter. A
-client that never took part deploys the global model alone. The global model is FedIT's bit for bit,
-and with weight=0 so is what clients deploy: the own adapter's dropout draws only where that adapter
-is trained. Other trained parts, such as a head, are trained with the global adapter.
+w is `weight`, 0.5 in the code. Both adapters start from the round's broadcast, so the order of the
+steps changes nothing unless parts are a client's own; here the global adapter is trained first.
+A_k, B_k start as a copy of the first adapter. A client that never took part deploys the global
+model alone. The global model is FedIT's bit for bit, and with weight=0 so is what clients deploy:
+the own adapter's dropout draws only where that adapter is trained. Other trained parts, such as a
+head, are trained with the global adapter.
 
 Deviations: the code trains A_k, B_k from the second round on. At test time it may weigh each input
 by the cosine of its representation and those of five samples of the client; here w is the same for

@@ -11,6 +11,7 @@ from torch import nn
 import raysim
 from raysim.errors import RaysimError, SettingsError
 from raysim.testing.tasks import SmallNet
+from tests.adapters import task_for
 from tests.methods.common import Normed
 from tests.tasks import UNEQUAL, make_settings, make_task
 
@@ -20,6 +21,7 @@ METHODS = {
     "fedrod": {},
     "scaffold": {},
     "fedmax": {},
+    "feddpa": {},
 }
 
 
@@ -28,7 +30,7 @@ def test_parts_give_the_step_of_the_batch(tmp_path, method):
     settings = {"method.name": method, **METHODS[method]}
     params = []
     for parts in (1, 3):
-        task = make_task(UNEQUAL)
+        task = task_for(method, make_task(UNEQUAL))
         out = tmp_path / str(parts)
         run = raysim.run(make_settings(out, **settings, **{"local.accumulate": parts}), task)
         params.append(run.params)
@@ -57,6 +59,11 @@ class Contrasting(nn.Sequential):
 
     def forward(self, x):
         return super().forward(x - x.mean(0))
+
+
+def test_passes_that_train_what_an_earlier_one_kept_may_take_parts(tmp_path):
+    settings = make_settings(tmp_path, **{"method.name": "feddpa", "local.accumulate": 2})
+    raysim.check(settings, task_for("feddpa", make_task(UNEQUAL)))
 
 
 @pytest.mark.parametrize(

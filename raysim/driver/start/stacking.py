@@ -128,7 +128,7 @@ class TrialRound:
 
     def _train(self, jobs: list[ClientJob]) -> list[Upload]:
         if not any(job.epochs for job in jobs):
-            return [self._sequential.run(job)[0] for job in jobs]
+            return [copy.deepcopy(self._sequential.run(job)[0]) for job in jobs]
         try:
             return self.trained(jobs)
         except Exception as error:  # a rule or a module may raise anything
@@ -195,11 +195,12 @@ class PartsCheck(TrialRound):
         if self._sequential.network.normalises_batches:
             raise SettingsError("the model's BatchNorm takes its statistics of whole batches")
         upload, _ = training.run()
+        copied = copy.deepcopy(upload)  # the next client trains the tensors of the network
         # After the steps, as many a penalty is 0 before them; without draws.
         self._sequential.network.eval()
         if not training.agrees_in_parts(job.data.part(0, PARTS)):
             raise SettingsError("the model or a rule of the method looks at all samples of a batch")
-        return upload
+        return copied
 
 
 def check_parts(checked: CheckedRun) -> None:

@@ -94,7 +94,10 @@ class FedMa(Method):
     needs_local: ClassVar[Mapping[str, object]] = {"keep": False}
 
     def moved(self, model: nn.Module) -> Collection[str]:
-        """Return the names of all frozen parameters, because the server sorts their neurons."""
+        """Return the names of all frozen parameters, because the server sorts their neurons.
+
+        Clients send these, too, because they are matched by the values of all clients.
+        """
         return [name for name, p in model.named_parameters() if not p.requires_grad]
 
     def network(self, model: nn.Module) -> nn.Module:
