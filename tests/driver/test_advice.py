@@ -1,4 +1,4 @@
-"""Notes of a run that learns nothing, and of a deadline that no client misses."""
+"""Notes of a run that learns nothing, of a deadline that no client misses, and of unused actors."""
 
 from __future__ import annotations
 
@@ -261,3 +261,12 @@ def test_a_deadline_that_no_client_misses_is_noted(tmp_path, clock, noted):
     assert len(said) == noted
     if noted:
         assert re.search(r"longest round took \d+\.\d virtual seconds$", said[0])
+
+
+def test_actors_of_an_inline_run_are_noted(tmp_path):
+    notes = Notes()
+    raysim.run(make_settings(tmp_path, **{"engine.actors": 2}), make_task(EQUAL), notes)
+    assert notes.notes == [
+        "engine.actors=2: not used with engine.backend=inline, which trains in this process;"
+        " actors need engine.backend=ray"
+    ]

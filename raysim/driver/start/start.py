@@ -189,7 +189,7 @@ def check_run(
     left, sizes = given_state(initial.state), federation.training_sizes
     federation = federation.with_objective(settings.local).for_network(network)
     parts = RunParts(settings, network, initial, sizes)
-    check_actors(parts)
+    check_actors(parts, note)
     privacy = accounting_for(parts, note)
     settings = with_accounted_noise(settings, privacy)
     initial = initial.keeping(by_owner(first_states(settings.stages)))

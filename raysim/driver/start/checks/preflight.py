@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -138,17 +139,24 @@ def with_cohort(settings: Settings, task: Task | None) -> Settings:
     return settings
 
 
-def check_actors(parts: RunParts) -> None:
+def check_actors(parts: RunParts, note: Callable[[str], None]) -> None:
     """Check that no actor would always be idle, for lack of clients.
 
     Args:
         parts: The run's parts.
+        note: Called with a line if there are no actors although their number is set.
 
     Raises:
         SettingsError: there are more actors than clients that train or are tested at once.
     """
     settings, actors = parts.settings, parts.settings.engine.actors
-    if actors == "auto" or settings.engine.backend == "inline":
+    if actors == "auto":
+        return
+    if settings.engine.backend == "inline":
+        note(
+            f"engine.actors={actors}: not used with engine.backend=inline, which trains in this"
+            " process; actors need engine.backend=ray"
+        )
         return
     everyone, evaluation = len(settings.participants), settings.evaluation
     overlap = settings.asynchrony
