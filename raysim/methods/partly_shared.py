@@ -64,20 +64,35 @@ def names_of(parts: Parts, network: nn.Module, setting: str) -> frozenset[str]:
         if part == NONE:
             continue
         matching = {n for n in known if part == ALL or _is_in(n, part)}
-        if not matching and any(_is_in(name, part) for name in base_of(network)):
-            raise SettingsError(
-                f"{setting}={','.join(parts)}: {part!r} is frozen in the model, so that all clients"
-                " have the same; choose a part that is trained"
-            )
         if not matching:
-            modules = ", ".join(name for name, _ in network.named_children())
-            raise SettingsError(
-                f"{setting}={','.join(parts)}: the model has no {part!r}; allowed are {NONE},"
-                f" {ALL}, its modules ({modules}, ...), its tensors ({next(iter(known))}, ...),"
-                " and patterns of tensors' names such as *.bias"
-            )
+            raise SettingsError(f"{setting}={','.join(parts)}: {_refusal(part, network)}")
         named |= matching
     return frozenset(named)
+
+
+def _refusal(part: str, network: nn.Module) -> str:
+    """Return why a part names no tensor that a client may have for itself."""
+    base, first = base_of(network), {p: name for name, p in network.named_parameters()}
+    names = dict(network.named_parameters(remove_duplicate=False))
+    tensors = {name: name for name in base} | {name: first[p] for name, p in names.items()}
+    tensor = next((tensor for name, tensor in tensors.items() if _is_in(name, part)), "")
+    tied = f"is {tensor} by another name (tied weights)" if not _is_in(tensor, part) else ""
+    if tensor in base:
+        frozen = f"{tied}, which is frozen" if tied else "is frozen"
+        return (
+            f"{part!r} {frozen} in the model, so that all clients have the same; choose a part that"
+            " is trained"
+        )
+    if tensor:
+        return f"{part!r} {tied}; choose {tensor}, or another part"
+    known = state_of(network)
+    modules = [n for n, _ in network.named_children() if any(_is_in(name, n) for name in known)]
+    lacks = "no tensors in" if part in dict(network.named_modules()) else "no"
+    return (
+        f"the model has {lacks} {part!r}; allowed are {NONE}, {ALL}, its modules"
+        f" ({', '.join(modules)}, ...), its tensors ({next(iter(known))}, ...), and patterns of"
+        " tensors' names such as *.bias"
+    )
 
 
 def _is_in(name: str, part: str) -> bool:

@@ -5,6 +5,7 @@ Clients are unequal, and half of them take part in a round.
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -215,14 +216,49 @@ def test_a_chain_refuses_other_groups_of_private_tensors(tmp_path, other):
     common.assert_refused(tmp_path, given, message)
 
 
-def test_a_part_that_is_frozen_is_refused(tmp_path):
-    """All clients have the same one; before it is known only as no part of the model."""
-    settings = make_settings(tmp_path / "run", **{"method.name": "fedper", "method.own": "head"})
-    with pytest.raises(raysim.SettingsError, match=r"^method.own=head: 'head' is frozen in the"):
-        raysim.run(settings, make_task(EQUAL, FrozenHead))
-
-
 class FrozenHead(SmallNet):
     def __init__(self):
         super().__init__()
         self.head.requires_grad_(False)
+
+
+class TiedHead(SmallNet):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Sequential()
+        self.features = nn.Linear(12, 3)
+        self.head = nn.Sequential(nn.Linear(3, 12), nn.Linear(12, 3))
+        self.head[1].weight, self.head[1].bias = self.features.weight, self.features.bias
+
+
+class FrozenTie(TiedHead):
+    def __init__(self):
+        super().__init__()
+        self.features.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("network", "own", "says"),
+    [
+        (FrozenHead, "head", "'head' is frozen in the model, so that all clients have the same"),
+        (
+            FrozenTie,
+            "head.1",
+            "'head.1' is features.weight by another name (tied weights), which is frozen in the",
+        ),
+        (
+            TiedHead,
+            "head.1",
+            "'head.1' is features.weight by another name (tied weights); choose features.weight,",
+        ),
+        (
+            TiedHead,
+            "hidden",
+            "the model has no tensors in 'hidden'; allowed are none, all, its modules (features, h",
+        ),
+    ],
+)
+def test_a_part_without_tensors_for_clients_is_refused(tmp_path, network, own, says):
+    settings = make_settings(tmp_path / "run", **{"method.name": "fedper", "method.own": own})
+    with pytest.raises(raysim.SettingsError, match=re.escape(f"method.own={own}: {says}")):
+        raysim.run(settings, make_task(EQUAL, network))
