@@ -301,15 +301,20 @@ def test_weights_stay_mapped_from_their_file(folders):
         assert any(int(a, 16) <= parameter.data_ptr() < int(b, 16) for a, b in ranges)
 
 
-def test_checkpointed_activations_change_no_gradient(folders):
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_checkpointed_activations_change_no_gradient(folders, kind, monkeypatch):
+    warned: list[str] = []
+    monkeypatch.setattr("transformers.utils.generic.logger.warning_once", warned.append)
     gradients = []
     for on in (False, True):
-        network = built(folders["llama"], checkpointing=on)
+        network = built(folders[kind], checkpointing=on).train()
         assert ("checkpoints activations" in (unsupported_reason(network) or "")) is on
-        network(ROWS).square().sum().backward()
+        with seeded(0, "dropout"):
+            network(ROWS).square().sum().backward()
         gradients.append({name: p.grad for name, p in trained(network).items()})
     for name, gradient in gradients[0].items():
         assert torch.equal(gradient, gradients[1][name])
+    assert not warned
 
 
 def test_weights_are_drawn_from_a_configuration_alone(folders, tmp_path):
@@ -337,6 +342,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "sizes": ({"random": {"hidden_size": 30}}, "model.random=hidden_size=30: cannot be built"),
     "too long": ({"prompt": 60}, "takes at most 64 tokens .*; inputs have 6 and 60 vectors"),
 }
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "told"),
+    [
+        ("llama", {"train": "head", **CAUSAL}, "model.embed_tokens.weight is the head by another"),
+        ("no pooler", {"train": "head"}, "bert.pooler.dense.weight is new and trained, but"),
+    ],
+)
+def test_trained_weights_of_a_base_in_bfloat16_are_refused(folders, tmp_path, kind, fields, told):
+    folder = folders.get(kind) or without_pooler(tmp_path)
+    with pytest.raises(RaysimError, match=f"^model.dtype=bfloat16: {told}"):
+        built(folder, dtype="bfloat16", **fields)
 
 
 @pytest.mark.parametrize("case", REFUSED)

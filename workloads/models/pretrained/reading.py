@@ -214,4 +214,5 @@ def staged(network: Any, model: HuggingFace) -> Staged:
     network.set_submodule(name, nn.Identity())
     if model.checkpointing:
         network.activation_checkpointing_enable()
+        network.config.get_text_config().use_cache = False  # what is computed again is not cached
     return Staged(nn.Sequential(kind(network, filler)), nn.Sequential(), nn.Sequential(head))
