@@ -429,13 +429,19 @@ def test_a_causal_lm_needs_the_weights_of_its_head(tmp_path):
         built(tmp_path, **CAUSAL)
 
 
-def test_drawn_weights_under_adapters_are_of_no_file(tmp_path):
+def without_pooler(folder: Path) -> Path:
     import transformers
 
     network = transformers.BertModel(transformers.BertConfig(**SIZES), add_pooling_layer=False)
     with extra.quiet():
-        network.save_pretrained(tmp_path)
-    model = HuggingFace(path=str(tmp_path), lora={"targets": "all-linear"}, train=None)
+        network.save_pretrained(folder)
+    return folder
+
+
+def test_drawn_weights_under_adapters_are_of_no_file(tmp_path):
+    model = HuggingFace(
+        path=str(without_pooler(tmp_path)), lora={"targets": "all-linear"}, train=None
+    )
     module = model.build((6,), 3)
     read = model.read(module)
     others = {n for n, p in module.named_parameters() if n not in read and ".lora_" not in n}

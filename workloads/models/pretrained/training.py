@@ -62,8 +62,10 @@ def _cast_trained(network: Staged, dtype: str) -> None:
     for name, parameter in network.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             if name.startswith(IN_BASE):
+                tied = any(parameter is of_head for of_head in network.head.parameters())
+                what = "is the head by another name" if tied else "is new"
                 raise SettingsError(
-                    f"model.dtype={dtype}: {name.removeprefix(IN_BASE)} is new and trained, but"
+                    f"model.dtype={dtype}: {name.removeprefix(IN_BASE)} {what} and trained, but"
                     " computes in the type of the base; use float32, or model.train=none"
                 )
             parameter.data = parameter.data.float()
