@@ -207,6 +207,26 @@ def test_refused_in_one_line(tmp_path, case):
     assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()
 
 
+class OneRow(Bigrams):
+    """Outputs of a classification [B, V]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("network", "y", "scoring", "told"),
+    [
+        (OneRow, Y, raysim.LANGUAGE_MODEL, r"7]: a language model's are .*=causal-lm"),
+        (Bigrams, [0, 1, 0, 1], raysim.CLASSIFICATION, r"7]: a classification's are .*=classifi"),
+    ],
+)
+def test_outputs_are_those_of_the_targets(tmp_path, network, y, scoring, told):
+    task = raysim.Task(network, [(X, y)], (X, y), scoring, sequences=True)
+    with pytest.raises(raysim.SettingsError, match=f"^the model's outputs have .*{told}"):
+        raysim.check(make_settings(tmp_path / "run", **BASE), task)
+
+
 def test_tokens_do_not_weigh_where_none_are(tmp_path):
     task = raysim.Task(Means, [series_means(4, 0)], series_means(4, 1))
     with pytest.raises(

@@ -217,6 +217,18 @@ ODD_CASES = [
         *(*PACK, "model.train=head", "model.lora.rank=0", "model.lora.freeze_a=true"),
         says=("model.lora.freeze_a=true: needs lora.rank",),
     ),
+    run(
+        *(*PACK, "dataset.name=instructions"),
+        says=("model.task=classification: does not go with dataset.name=instructions", "causal-lm"),
+    ),
+    run(
+        *(*PACK, "dataset.name=spam-assassin", "dataset.text=true", "model.task=causal-lm"),
+        says=("model.task=causal-lm: does not go with dataset.text=true", "task=classification"),
+    ),
+    *(
+        run(*PACK, "dataset.name=spam-assassin", *more, says=(f"{words} words", "text=true"))
+        for words, *more in (("1000",), ("300", "dataset.features=300"))
+    ),
     run("model.name=3nn-mimic", "dataset.name=pieces:Thirty", says=("model.name=3nn-mimic: ",)),
     run("method.name=fedprox", "method.mu=-1", says=("method.mu=-1: ",)),
     run("method.name=fedprox", "method.mu=none", says=("method.mu=null: ",)),

@@ -103,6 +103,7 @@ class Instructions(TextDataset):
     scoring: ClassVar[Scoring] = LANGUAGE_MODEL
     client_column: ClassVar[str] = "kind"
     text_setting: ClassVar[str] = "dataset.name=instructions"
+    is_language: ClassVar[bool] = True
 
     def decode(self, x: Tensor) -> Tensor:
         """Convert tokens [B, T] to integers for an embedding."""

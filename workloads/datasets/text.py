@@ -24,6 +24,7 @@ from raysim.numbers.arrays import Array
 from raysim.samples.data import Dataset, Model
 from raysim.workloads.models.pretrained.extra import check_extra
 from raysim.workloads.models.pretrained.folders import absolute, configuration, folder_of
+from raysim.workloads.models.pretrained.model import HuggingFace
 from raysim.workloads.models.pretrained.tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
@@ -70,13 +71,30 @@ class TextDataset(Dataset):
         """Setting that makes inputs of texts, as it is typed; empty where none does."""
         return ""
 
+    @property
+    def is_language(self) -> bool:
+        """Say whether the next token is predicted."""
+        return False
+
+    @property
+    def task_setting(self) -> str:
+        """Setting that decides whether a class or the next token is predicted, as it is typed."""
+        return self.text_setting
+
     def for_model(self, model: Model) -> Self:
         """Return the dataset of a run with this model: its tokeniser is the default.
 
         Raises:
-            SettingsError: there is no such folder.
+            SettingsError: there is no such folder, or the model is for another task.
             DataError: the tokeniser has more tokens than the model embeds.
         """
+        wanted = "causal-lm" if self.is_language else "classification"
+        if self.text_setting and isinstance(model, HuggingFace) and model.task != wanted:
+            targets = "tokens" if self.is_language else "classes"
+            raise SettingsError(
+                f"model.task={model.task}: does not go with {self.task_setting}, whose targets are"
+                f" {targets} and which needs model.task={wanted}"
+            )
         if not self.text_setting or model.tokenizer is None:
             return self
         if self.tokenizer is None:

@@ -338,6 +338,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rank": ({"lora": {"rank": 33}}, r"model.lora.rank=33: above .*query, 32 x 32; at most 32"),
     "pattern": ({"train": "*norm9*"}, r"model.train=\*norm9\*: matches no parameter .* allowed"),
+    "encoder": (CAUSAL, r"is an encoder \(bert\), and model\.task=causal-lm needs"),
     "size": ({"random": {"hidden_sizes": 8}}, "model.random.hidden_sizes: .* 'hidden_size'"),
     "sizes": ({"random": {"hidden_size": 30}}, "model.random=hidden_size=30: cannot be built"),
     "too long": ({"prompt": 60}, "takes at most 64 tokens .*; inputs have 6 and 60 vectors"),

@@ -174,12 +174,6 @@ class Choice(TextDataset):
             SettingsError: the model is for another task, or drawn for fewer tokens.
             DataError: the tokeniser has more tokens than the model embeds.
         """
-        wanted = "causal-lm" if self.is_language else "classification"
-        if self.text_setting and isinstance(model, HuggingFace) and model.task != wanted:
-            raise SettingsError(
-                f"model.task={model.task}: does not go with {self.text_setting}, which needs"
-                f" model.task={wanted}"
-            )
         chosen = super().for_model(model)
         rows = model.random.get("vocab_size") if isinstance(model, HuggingFace) else None
         if self.text_setting and rows and (tokens := len(chosen.tokeniser.loaded)) > rows:
@@ -193,6 +187,14 @@ class Choice(TextDataset):
     def is_language(self) -> bool:
         """Say whether the next token is predicted."""
         return bool(self.prompt or (self.text and not self.target))
+
+    @property
+    def task_setting(self) -> str:
+        """Setting that decides whether a class or the next token is predicted, as it is typed."""
+        if self.text and self.target:
+            return f"dataset.target={shown(self.target)}"
+        without = " without dataset.target" if self.text else ""
+        return f"{self.text_setting}{without}"
 
 
 def target_of(source: Source, choice: Choice) -> str:

@@ -67,7 +67,7 @@ def as_read(model: HuggingFace, classes: int) -> tuple[Any, frozenset[str]]:
     origin = f"model.path={model.path}"
     check_extra(origin)
     folder = folder_of(model.path)
-    _check_configuration(configuration(folder, origin), origin)
+    _check_configuration(configuration(folder, origin), origin, model.task)
     if model.random:
         return _drawn(model, folder, origin, classes), frozenset()
     check_weights(folder, origin)
@@ -85,7 +85,9 @@ def head_of(network: Any) -> str:
     return names[-1]
 
 
-def _check_configuration(values: Mapping[str, Any], origin: str) -> None:
+def _check_configuration(values: Mapping[str, Any], origin: str, task: str) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as FILLING
+
     if "quantization_config" in values:
         raise DataError(
             f"{origin}: its weights are quantised, and so cannot be trained on or averaged exactly;"
@@ -93,6 +95,12 @@ def _check_configuration(values: Mapping[str, Any], origin: str) -> None:
         )
     if values.get("is_encoder_decoder"):
         raise DataError(f"{origin}: is an encoder with a decoder; must be one of the two")
+    kind = values.get("model_type")
+    if task == "causal-lm" and kind in FILLING and not values.get("is_decoder"):
+        raise DataError(
+            f"{origin}: is an encoder ({kind}), and model.task={task} needs a decoder (Llama, Qwen,"
+            " GPT-2, ...); use another model.path, or model.task=classification with classes"
+        )
 
 
 def _loaded(

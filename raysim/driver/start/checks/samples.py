@@ -76,12 +76,7 @@ def check_tokens(federation: Federation, outputs: Tensor) -> None:
 
     Raises:
         DataError: they are not.
-        SettingsError: the outputs are no logits of each position.
     """
-    if outputs.dim() != 3:
-        raise SettingsError(
-            f"the model's outputs have shape {[*outputs.shape]}: a language model's are [B, T, V]"
-        )
     more, tokens = federation.scoring.columns_after_tokens or 0, outputs.shape[-1]
     for name, split in _splits(federation).items():
         x, y = open_samples(split).x, open_samples(split).y
@@ -259,6 +254,7 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
             f"the model's outputs have shape {[*outputs.shape]}: must be [B, ...] with two"
             f" dimensions or more, here B={len(samples.y)}"
         )
+    _check_task(samples, outputs)
     if not outputs.isfinite().all():
         raise SettingsError(
             "the model's outputs are not finite, on the first samples of the test set"
@@ -281,6 +277,25 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
             f" outputs {[*outputs.shape]} with targets {[*samples.y.shape]} row by row"
         )
     return outputs
+
+
+def _check_task(samples: Batch, outputs: Tensor) -> None:
+    """Check that outputs are those of tokens where a language model is scored, and only there.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    shape, advice = [*outputs.shape], "of a pretrained network with model.task="
+    if samples.scoring.columns_after_tokens is not None and outputs.dim() != 3:
+        raise SettingsError(
+            f"the model's outputs have shape {shape}: a language model's are [B, T, V], as those"
+            f" {advice}causal-lm"
+        )
+    if samples.scoring.classifies and samples.y.dim() == 1 and outputs.dim() == 3:
+        raise SettingsError(
+            f"the model's outputs have shape {shape}: a classification's are [B, C], as those"
+            f" {advice}classification"
+        )
 
 
 def _called(

@@ -349,17 +349,18 @@ def test_new_texts_are_predicted_with_the_tokens_of_training(run_dir, table, tok
 
 
 @pytest.mark.parametrize(
-    ("given", "task", "wanted"),
+    ("given", "task", "wanted", "why"),
     [
-        ({"text": "body", "target": "spam"}, "causal-lm", "classification"),
-        ({"prompt": "body", "answer": "spam"}, "classification", "causal-lm"),
+        ({"text": "body", "target": "spam"}, "causal-lm", "classification", "target='spam'"),
+        ({"prompt": "body", "answer": "spam"}, "classification", "causal-lm", "prompt='body'"),
+        ({"text": "body"}, "classification", "causal-lm", "text='body' without dataset.target"),
     ],
 )
-def test_the_task_of_a_model_is_that_of_the_columns(table, tokenizer, given, task, wanted):
+def test_the_task_of_a_model_is_that_of_the_columns(table, tokenizer, given, task, wanted, why):
     data = dataset(table, **given)
     right, other = (HuggingFace(path=str(tokenizer), task=task) for task in (wanted, task))
     assert data.for_model(right).tokenizer == str(tokenizer)
-    with pytest.raises(SettingsError, match=rf"model\.task={task}: .* needs model\.task={wanted}"):
+    with pytest.raises(SettingsError, match=rf"{task}: .* dataset\.{why}, .* model\.task={wanted}"):
         data.for_model(other)
 
 
