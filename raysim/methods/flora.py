@@ -45,6 +45,7 @@ from raysim.methods.adapted import (
     send_products,
     with_scales,
 )
+from raysim.methods.partly_shared import NONE
 from raysim.numbers.adapters import Adapter, adapters_of
 from raysim.numbers.tensors import Tensors, nbytes, only, without
 
@@ -74,6 +75,11 @@ class Flora(MovesBase, Ranked):
         default="uniform",
         description="how A is drawn anew: uniform to 1 / sqrt(in), or normal of deviation 1 / R",
     )
+
+    @property
+    def deploys_client_models(self) -> bool:
+        """True if clients have parts of their own: B is 0 after the merge, at any rank."""
+        return self.own != (NONE,)
 
     def network(self, model: nn.Module) -> nn.Module:
         """Return the model, with scales that differ by client where ranks do."""

@@ -819,7 +819,8 @@ def test_what_clients_deploy_is_their_own_only_where_it_is():
     own = {name for name, kind in kinds.items() if kind().deploys_client_models}
     assert own == {"feddpa", "hetlora"}  # whose gamma prunes
     assert all(kind(own=("head",)).deploys_client_models for kind in kinds.values())
-    assert kinds["flora"](ranks=(1,)).deploys_client_models
+    assert kinds["flexlora"](ranks=(1,)).deploys_client_models
+    assert not kinds["flora"](ranks=(1,)).deploys_client_models  # B is 0 after the merge
     assert not kinds["hetlora"](gamma=1.0).deploys_client_models
 
 
