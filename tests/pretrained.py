@@ -40,8 +40,8 @@ def save_network(folder: Path, kind: str = "bert", **sizes: Any) -> Path:
     return folder
 
 
-def save_tokenizer(folder: Path, words: tuple[str, ...] = WORDS) -> None:
-    """Write a fast tokenizer of whole words, split at spaces."""
+def save_tokenizer(folder: Path, words: tuple[str, ...] = WORDS, end: str | None = None) -> None:
+    """Write a fast tokenizer of whole words, split at spaces; `end` ends a text."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -50,5 +50,5 @@ def save_tokenizer(folder: Path, words: tuple[str, ...] = WORDS) -> None:
     special = {"unk_token": "[UNK]"}
     tokenizer = Tokenizer(WordLevel({word: n for n, word in enumerate(words)}, **special))
     tokenizer.pre_tokenizer = Whitespace()
-    special |= {"pad_token": "[PAD]"}
+    special |= {"pad_token": "[PAD]"} | ({"eos_token": end} if end else {})
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)

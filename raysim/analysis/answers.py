@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raysim.analysis.base import Analysis, Columns, MeasuredRound, Need
 from raysim.api.generation import likeliest_tokens, places_of
@@ -23,13 +24,13 @@ from raysim.numbers.arrays import Array
 from raysim.numbers.tensors import Tensors
 
 PROMPTS = 4
-"""Prompts that are answered: as many forward passes of so many rows as an answer has tokens."""
+"""Prompts that are answered: as many forward passes of so many rows as the longest has tokens."""
 TOKENS = 32
-"""Tokens of an answer."""
+"""Most tokens of an answer."""
 
 
 class Answers(Analysis):
-    """Texts that the global model writes after four prompts of the test set, of 32 tokens."""
+    """Texts that the global model writes after four prompts of the test set, of up to 32 tokens."""
 
     needs: ClassVar[tuple[Need, ...]] = ("language",)
 
@@ -38,30 +39,32 @@ class Answers(Analysis):
         x = evaluated.probe["x"].numpy()
         y = evaluated.probe["y"].numpy()
         right = y[:, -1] != 0 if y.shape[1] > x.shape[1] else np.ones(len(y), bool)
-        x, y = x[right], y[right, : x.shape[1]]
+        x, y, end = x[right], y[right, : x.shape[1]], evaluated.end_token()
         divided: dict[tuple[int, ...], Array] = {}
         for row in np.flatnonzero((y != IGNORED).any(1) & ((x != NO_TOKEN).sum(1) > 1)):
-            prompt, rest = _divided(x[row], y[row])
+            prompt, rest = _divided(x[row], y[row], end)
             divided.setdefault((*prompt.tolist(),), rest)
         if not divided:
             return {}
         prompts, rests = [*divided][:PROMPTS], [*divided.values()][:PROMPTS]
         asked = {"x": torch.from_numpy(_rows(prompts))}
-        answered = partial(_answered, places=places_of(evaluated.network))
+        answered = partial(_answered, end=end, places=places_of(evaluated.network))
         measured = evaluated.measure(answered, evaluated.everyone[:1], {"asked": asked})
         (figures,) = measured.values()
         return {
-            "prompt": np.array(evaluated.as_text(_rows(prompts), False)),
-            "wanted": np.array(evaluated.as_text(_rows(rests), True)),
-            "answer": np.array(evaluated.as_text(figures["tokens"].numpy(), True)),
+            "prompt": np.array(evaluated.as_text(_rows(prompts))),
+            "wanted": np.array(evaluated.as_text(_rows(rests))),
+            "answer": np.array(evaluated.as_text(figures["tokens"].numpy())),
         }
 
 
-def _divided(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the tokens of a prompt, and those that are wanted after it."""
+def _divided(x: Array, y: Array, end: int | None) -> tuple[Array, Array]:
+    """Return the tokens of a prompt, and those that are wanted after it, up to their end."""
     counted = np.flatnonzero(y != IGNORED)
     first = counted[0] or len(counted) // 2
-    return x[: first + 1], y[counted[counted >= first]]
+    rest = y[counted[counted >= first]]
+    ends = np.flatnonzero(rest == (NO_TOKEN if end is None else end))
+    return x[: first + 1], rest[: ends[0]] if len(ends) else rest
 
 
 def _rows(rows: Sequence[Sequence[int] | Array]) -> Array:
@@ -72,9 +75,12 @@ def _rows(rows: Sequence[Sequence[int] | Array]) -> Array:
     return array
 
 
-def _answered(view: View, trained: Trained, *, places: int | None) -> Tensors:
+def _answered(view: View, trained: Trained, *, end: int | None, places: int | None) -> Tensors:
     """Return the tokens that the global model puts after prompts [n, S]."""
     asked = view.broadcast["asked"]["x"]
     model = view.broadcast["model"]
-    tokens = likeliest_tokens(lambda x: view.at(model, x).logits, asked, TOKENS, places)
-    return {"tokens": tokens}
+
+    def forward(x: Tensor) -> Tensor:
+        return view.at(model, x).logits
+
+    return {"tokens": likeliest_tokens(forward, asked, TOKENS, end=end, places=places)}

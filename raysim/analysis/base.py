@@ -82,7 +82,8 @@ class MeasuredRound:
             model, on the client's own test samples.
         accuracy_before: Returns the same for the global model before the round.
         class_counts: Returns clients [n] and their samples per class [n, C].
-        as_text: Returns rows of tokens [n, T] as texts, whole or up to their ends.
+        end_token: Returns the token that ends a text; None: no token does.
+        as_text: Returns rows of tokens [n, T] as texts.
         new_clients: Returns clients that never took part, at most the given number.
         measure: Runs a client part on the global model.
         train: Runs a round of the method on one client.
@@ -105,7 +106,8 @@ class MeasuredRound:
     accuracy: Callable[[], Mapping[int, float]]
     accuracy_before: Callable[[], Mapping[int, float]]
     class_counts: Callable[[], tuple[Array, Array]]
-    as_text: Callable[[Array, bool], Sequence[str]]
+    end_token: Callable[[], int | None]
+    as_text: Callable[[Array], Sequence[str]]
     new_clients: Callable[[int], Sequence[int]]
     measure: Measure
     train: Train

@@ -21,26 +21,37 @@ def places_of(network: nn.Module) -> int | None:
 
 
 def likeliest_tokens(
-    forward: Callable[[Tensor], Tensor], x: Tensor, steps: int, places: int | None
+    forward: Callable[[Tensor], Tensor],
+    x: Tensor,
+    steps: int,
+    *,
+    end: int | None,
+    places: int | None,
 ) -> Tensor:
     """Return the likeliest tokens [B, S] after prompts, each given those before it.
 
-    NO_TOKEN follows where a row has filled all places.
+    NO_TOKEN follows where a row has ended, or has filled all places.
 
     Args:
-        forward: Returns logits [B, T, V] of tokens.
+        forward: Returns logits [B, T, V] of tokens; not called again once all rows have ended.
         x: Prompts [B, T] of one token at least, padded on the right with NO_TOKEN.
-        steps: Number S of tokens.
+        steps: Most tokens S.
+        end: The token that ends a row, which is left out; None: no token does.
         places: Most tokens T that `forward` takes, as many as the prompts have at least; None for
             any number.
     """
     lengths = (x != NO_TOKEN).sum(1, keepdim=True)
     first, whole = x.shape[1], F.pad(x, (0, steps), value=NO_TOKEN)
+    goes_on = torch.ones_like(lengths, dtype=torch.bool)
     for step in range(steps):
         logits = forward(whole[:, : first + step][:, :places])
         last = lengths + step - 1
-        fits = last < logits.shape[1]
+        goes_on &= last < logits.shape[1]
         at = last.clamp(max=logits.shape[1] - 1).unsqueeze(-1).expand(-1, 1, logits.shape[2])
         chosen = logits.gather(1, at).argmax(-1)
-        whole = whole.scatter(1, lengths + step, torch.where(fits, chosen, NO_TOKEN))
+        if end is not None:
+            goes_on &= chosen != end
+        if not goes_on.any():
+            break
+        whole = whole.scatter(1, lengths + step, torch.where(goes_on, chosen, NO_TOKEN))
     return whole.gather(1, lengths + torch.arange(steps, device=x.device))

@@ -157,6 +157,12 @@ class Dataset(Component, ABC):
         return False
 
     @property
+    @returns("a whole number, or None", lambda returned, _: isinstance(returned, int | None))
+    def end_token(self) -> int | None:
+        """Token that ends a text; None: no token does."""
+        return None
+
+    @property
     def client_column(self) -> str:
         """Column that names each sample's natural client, for `partition.name=natural`."""
         return "client"
@@ -229,13 +235,8 @@ class Dataset(Component, ABC):
         return x
 
     @returns("one text per row", lambda returned, _, tokens, *__: len(returned) == len(tokens))
-    def as_text(self, tokens: Array, *, to_end: bool = False) -> Sequence[str]:
-        """Return rows of tokens [n, T], padded with -1, as texts; by default as their numbers.
-
-        Args:
-            tokens: The tokens.
-            to_end: Whether a text stops at the token that ends one.
-        """
+    def as_text(self, tokens: Array) -> Sequence[str]:
+        """Return rows of tokens [n, T], padded with -1, as texts; by default as their numbers."""
         return [" ".join(map(str, row[row >= 0])) for row in tokens]
 
     @returns(PER_INPUT, _has_rows)

@@ -104,14 +104,16 @@ class TextDataset(Dataset):
         _check_fit(self.tokenizer, model.tokenizer)
         return self
 
-    def as_text(self, tokens: Array, *, to_end: bool = False) -> Sequence[str]:
-        """Return rows of tokens [n, T] as texts; to their ends, without the marks of a chat."""
-        library = self.tokeniser.loaded
+    @property
+    def end_token(self) -> int | None:
+        """Token that ends a text, as the tokeniser says."""
+        return self.tokeniser.end
+
+    def as_text(self, tokens: Array) -> Sequence[str]:
+        """Return rows of tokens [n, T] as texts, without the marks of a chat."""
         rows = [row[row != NO_TOKEN].tolist() for row in tokens]
-        end = library.eos_token_id
-        if to_end and end is not None:
-            rows = [row[: row.index(end)] if end in row else row for row in rows]
-        return [str(text) for text in library.batch_decode(rows, skip_special_tokens=True)]
+        texts = self.tokeniser.loaded.batch_decode(rows, skip_special_tokens=True)
+        return [str(text) for text in texts]
 
     @property
     def tokeniser(self) -> Tokeniser:
@@ -174,6 +176,17 @@ class Tokeniser:
         """
         return tokenizer_of(self.name, self.setting)
 
+    @property
+    def end(self) -> int | None:
+        """The token that ends a text; None if there is none.
+
+        Raises:
+            SettingsError: the library is not installed.
+            DataError: the folder has no tokeniser.
+        """
+        end: int | None = self.loaded.eos_token_id
+        return end
+
     def numbers(
         self, texts: Sequence[str], most: int, *, special: bool = True
     ) -> tuple[list[Ids], list[bool]]:
@@ -199,7 +212,7 @@ class Tokeniser:
 
     def ended(self, ids: Ids) -> Ids:
         """Return the tokens of a whole text with the one that ends it, if the tokeniser has one."""
-        end = self.loaded.eos_token_id
+        end = self.end
         return ids if end is None or (ids and ids[-1] == end) else [*ids, end]
 
     def asked(self, prompt: str) -> str:

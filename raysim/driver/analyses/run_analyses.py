@@ -214,9 +214,13 @@ class Analyses:
             for client in clients
         }
 
-    def as_text(self, tokens: Array, to_end: bool) -> Sequence[str]:
-        """Return rows of tokens [n, T] as texts, whole or up to their ends."""
-        texts: Sequence[str] = call(self.settings.data, Dataset.as_text, tokens, to_end=to_end)
+    def end_token(self) -> int | None:
+        """Return the token that ends a text; None: no token does."""
+        return call(self.settings.data, Dataset.end_token)
+
+    def as_text(self, tokens: Array) -> Sequence[str]:
+        """Return rows of tokens [n, T] as texts."""
+        texts: Sequence[str] = call(self.settings.data, Dataset.as_text, tokens)
         return texts
 
     def class_counts(self) -> tuple[Any, Any]:

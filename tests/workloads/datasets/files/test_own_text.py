@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysim
+from raysim.facade.predictions import TrainedModel
 from raysim.results.runs import read_run
 from raysim.workloads.datasets.labels import training_labels
 from raysim.workloads.models.pretrained import extra
@@ -72,17 +73,23 @@ def test_adapters_learn_classes_of_texts_and_predict_new_ones(folders, place):
     assert np.bincount(labels).sum() == 64
 
 
-def test_a_language_model_learns_answers(folders, place, raysim_command):  # noqa: F811
-    changes = {"prompt": "body", "answer": "does", "model.path": folders["llama"], "out": "run"}
+def test_a_language_model_learns_answers(place, raysim_command):  # noqa: F811
+    network = save_network(place / "net", "llama")
+    save_tokenizer(network, end="[SEP]")
+    changes = {"prompt": "body", "answer": "does", "model.path": str(network), "out": "run"}
     settings = raysim.load_config("pets.csv", {**changes, **FEW, "evaluation.every": 6})
     assert raysim.run(settings).summary["final_exact_match"] == 1
     table = pq.read_table("run/analysis/answers.parquet").to_pylist()
-    last = {row["prompt"]: (row["wanted"], row["answer"].split()[0]) for row in table[-4:]}
+    last = {row["prompt"]: (row["wanted"], row["answer"]) for row in table[-4:]}
     assert last == {f"{a} {pet}": (DOES[pet],) * 2 for a in ("a", "the") for pet in DOES}
     (place / "new.csv").write_text("id,body\n7,a dog\n8,the cat\n")
     found = raysim.predict("run", "new.csv")
     assert found["id"].to_pylist() == ["7", "8"]
-    assert [text.split()[0] for text in found["prediction"].to_pylist()] == ["ran", "sat"]
+    assert found["prediction"].to_pylist() == ["ran", "sat"]
+    model, forwards = TrainedModel.of(place / "run", None), list[object]()
+    model.network.register_forward_hook(lambda *called: forwards.append(called))
+    assert len([*model.predictions(place / "new.csv")]) == 1
+    assert len(forwards) == 2  # the word, and its end
     raysim_command("report", "run")
     page = (place / "report.html").read_text()
     assert "Answers to prompts" in page and "round 12" in page
