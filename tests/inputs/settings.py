@@ -207,6 +207,7 @@ ODD_CASES = [
     run(*PACK, "model.lora.rank=-1", says=("model.lora.rank=-1: must be greater",)),
     run(*PACK, "model.lora.ranks=1", says=("model.lora.ranks: no such setting; did you mean",)),
     run(*PACK, "model.lora=3", says=("model.lora=3: ",)),
+    run(*PACK, "model.train=", says=("model.train=: must be auto, head, all, none, or a",)),
     run(*PACK, "model.train=all", says=("model.lora.rank=8: adds nothing to train=all",)),
     run(*PACK, "model.train=none", "model.lora.rank=0", says=("lora.rank=0: leaves nothing to",)),
     run(*PACK, "model.task=causal-lm", "model.lora.rank=0", says=("leaves nothing to train",)),

@@ -116,6 +116,8 @@ class HuggingFace(Model):
     @model_validator(mode="after")
     def _trains_something(self) -> Self:
         rank = self.lora.rank
+        if self.train == "":
+            raise ValueError("train=: must be auto, head, all, none, or a pattern of names")
         if self.train == ALL and rank:
             raise ValueError(
                 f"lora.rank={rank}: adds nothing to train={ALL}, which trains all weights; use"
