@@ -411,7 +411,7 @@ CASES = [
     text(
         "texts.csv",
         *("dataset.prompt=body", "dataset.answer=empty", "dataset.target=none"),
-        says=("dataset.prompt='body': has no text: all cells are empty",),
+        says=("dataset.answer='empty': has no text: all cells are empty",),
     ),
     text(
         "texts.csv",

@@ -2,8 +2,8 @@
 
 A question has a list of choices, or in a CSV file choices separated by |, and the number of the
 right one, from 0. In the test set each choice is an answer to the question, of which the likeliest
-is chosen; of training rows the right one is the answer. Rows without choices are prompts and
-answers as others.
+is chosen; of training rows the right one is the answer. Training rows without choices are prompts
+and answers as others.
 
 Legend: n rows of a batch, m rows with the choices of them.
 """
@@ -42,6 +42,11 @@ def with_choices(source: Source, choices: str, answer: str, *, each: bool) -> So
         questions = start = 0
         for batch in source.read(tuple(n for n in dict.fromkeys(wanted) if n not in MARKS)):
             found = _Choices(batch, choices, answer, start, questions)
+            if each and found.without:
+                raise DataError(
+                    f"dataset.choices={shown(choices)}: row {found.without[0]} of {source.path} has"
+                    " none; each row of the test set must be a question with choices"
+                )
             rows = [row for row in found.rows if each or row[3]]
             places.extend(start + at for at, *_ in rows)
             start, questions = start + len(batch), found.questions
@@ -60,19 +65,30 @@ Row = tuple[int, str | None, int, int]
 
 
 class _Choices:
-    """Rows of a batch with their choices; `questions` is the number of questions so far."""
+    """Rows of a batch with their choices.
+
+    Attributes:
+        rows: The rows.
+        questions: Number of questions so far.
+        without: Numbers of rows that have an answer, but no choices; from 1.
+    """
 
     def __init__(
         self, batch: pa.RecordBatch, choices: str, answer: str, start: int, questions: int
     ) -> None:
         self.questions = questions
+        self.without: list[int] = []
         lists = batch[choices] if choices in batch.schema.names else pa.nulls(len(batch))
         answers = as_words(batch[answer]).to_pylist()
         self.rows = [*self._of(lists.to_pylist(), answers, start)]
 
     def _of(self, cells: Sequence[object], answers: list[str | None], start: int) -> Iterator[Row]:
         for at, (cell, answer) in enumerate(zip(cells, answers, strict=True)):
-            texts = cell.split(BETWEEN) if isinstance(cell, str) else cell
+            texts = cell
+            if isinstance(cell, str):
+                texts = cell.split(BETWEEN) if cell.strip() else None
+            if not texts and answer is not None:
+                self.without.append(start + at + 1)
             if not texts or answer is None:
                 yield at, answer, NO_QUESTION, 1
                 continue

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,7 @@ class Text:
         count: Number of texts.
         cut: Number of them that were cut.
         numbers: Whether all texts are numbers.
+        held: Columns of the source that is read in which there is a text.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Text:
     count: int = 0
     cut: int = 0
     numbers: bool = True
+    held: set[str] = field(default_factory=set)
     size: ClassVar[float] = 0.0
     """Size of the largest input: token numbers are no sizes."""
 
@@ -71,6 +73,11 @@ class Text:
     def columns(self) -> tuple[str, ...]:
         """Columns of text."""
         return (self.name,)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Settings that name the columns."""
+        return ("text",)
 
     @property
     def schema(self) -> pa.Schema:
@@ -87,7 +94,7 @@ class Text:
             DataError: the column holds something else than text.
         """
         self.numbers = self.numbers and as_numbers(batch[self.name]) is not None
-        texts = texts_of(batch[self.name], self.name).to_pylist()
+        (texts,) = self._texts(batch)
         there = [row for row, text in enumerate(texts) if text is not None]
         ids, cut = self.tokeniser.numbers([texts[row] for row in there], self.length)
         self.count += len(ids)
@@ -96,6 +103,13 @@ class Text:
         of_row = dict(zip(there, ids, strict=True))
         lists = pa.array([of_row.get(row) for row in range(len(texts))], IDS)
         return pa.record_batch([lists], schema=self.schema)
+
+    def _texts(self, batch: pa.RecordBatch) -> list[list[Any]]:
+        """Return the texts of a batch by column, None for no text; note which columns have any."""
+        texts = [texts_of(batch[name], name) for name in self.columns]
+        pairs = zip(self.columns, texts, strict=True)
+        self.held |= {name for name, column in pairs if column.null_count < len(column)}
+        return [column.to_pylist() for column in texts]
 
     def encode(self, batch: pa.RecordBatch) -> Array:
         """Return the inputs [n, T] of a batch of texts, or of their tokens, in int32."""
@@ -125,19 +139,36 @@ class Text:
             f" {self.length} tokens; dataset.length=N keeps more"
         ]
 
+    def check_held(self, path: Path) -> None:
+        """Check that there was a text in each column of a source that was read.
+
+        Args:
+            path: Where the texts came from.
+
+        Raises:
+            DataError: all cells of a column are empty.
+        """
+        for setting, name in zip(self.settings, self.columns, strict=True):
+            if name not in self.held:
+                raise DataError(
+                    f"dataset.{setting}={shown(name)}: has no text: all cells are empty, in {path};"
+                    " must hold text"
+                )
+
     def check(self, path: Path, missing: str) -> None:
-        """Check that there were texts.
+        """Check that not all texts are numbers.
 
         Args:
             path: Where they came from.
             missing: What is done about missing values.
 
         Raises:
-            DataError: all cells are empty, or numbers.
+            DataError: all are numbers.
         """
-        held = "has no text: all cells are empty" if not self.count else "holds numbers alone"
-        if self.numbers or not self.count:
-            raise DataError(f"dataset.text={shown(self.name)}: {held}, in {path}; must hold text")
+        if self.numbers and self.count:
+            raise DataError(
+                f"dataset.text={shown(self.name)}: holds numbers alone, in {path}; must hold text"
+            )
 
 
 @dataclass
@@ -162,13 +193,18 @@ class Language(Text):
         """Columns of text."""
         return (self.name, self.answer) if self.answer else (self.name,)
 
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Settings that name the columns."""
+        return ("prompt", "answer") if self.answer else ("text",)
+
     def tokenised(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return texts of a batch as lists of numbers of tokens, and where answers begin in them.
 
         Raises:
             DataError: a column holds something else than text, or the chat template fails.
         """
-        texts = [texts_of(batch[name], name).to_pylist() for name in self.columns]
+        texts = self._texts(batch)
         there = [row for row, parts in enumerate(zip(*texts, strict=True)) if None not in parts]
         parts = [[column[row] for row in there] for column in texts]
         pairs = self._pairs(*parts) if self.answer else self._whole(*parts)
@@ -244,19 +280,16 @@ class Language(Text):
         return ids[:, :-1], ids[:, 1:]
 
     def check(self, path: Path, missing: str) -> None:
-        """Check that there were texts, and that they have a token to predict.
+        """Check that the texts have a token to predict.
 
         Args:
             path: Where they came from.
             missing: What is done about missing values.
 
         Raises:
-            DataError: none have, or some have not and are not to be left out.
+            DataError: some have none, and are not to be left out.
         """
-        setting = "prompt" if self.answer else "text"
-        where = f"dataset.{setting}={shown(self.name)}"
-        if not (self.count or self.short):
-            raise DataError(f"{where}: has no text: all cells are empty, in {path}; must hold text")
+        where = f"dataset.{self.settings[0]}={shown(self.name)}"
         if self.short and not (self.count and missing != "refuse"):
             why = "fills" if self.answer else "has no second token within"
             raise DataError(
@@ -325,9 +358,13 @@ def with_tokens(source: Source, text: Text, path: Path) -> Source:
     Raises:
         DataError: a column holds no text.
     """
+    text.held, rows = set(), 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, text.schema) as writer:
         for batch in source.read(text.columns):
             writer.write_batch(text.tokenised(batch))
+            rows += len(batch)
+    if rows:
+        text.check_held(source.path)
 
     def read(names: tuple[str, ...]) -> Batches:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()

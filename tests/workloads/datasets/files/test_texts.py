@@ -226,17 +226,18 @@ def test_each_choice_of_a_test_question_is_a_row(tmp_path, choices):
     if choices == "cells":
         questions = [{**q, "options": " | ".join(q["options"] or []) or None} for q in questions]
     training = [{**q, "reply": str(q["reply"])} for q in questions]
+    questions = questions[:2]
     if choices == "none to train on":
-        training = [{"ask": q["ask"], "reply": "4", "who": "a"} for q in questions]
+        training = [{"ask": q["ask"], "reply": "4", "who": "a"} for q in QUESTIONS]
     found = asked(tmp_path, questions, training)
     rows = ["add 1 2 2", "add 1 2 3", "add 1 2 4", "buy now cheap pills", "buy now lunch"]
     pairs = zip(found["test"].x, found["test"].y[:, :-2], strict=True)
     read_again = [[*x[x >= 0], y[y >= 0][-1]] for x, y in pairs]
-    assert read_again == [*map(numbers, [*rows, "add 2 2 4"])]
+    assert read_again == [*map(numbers, rows)]
     counted = (found["test"].y[:, :-2] >= 0).sum(1)
-    assert counted.tolist() == [1, 1, 1, 2, 1, 1]
-    assert found["test"].y[:, -2:].tolist() == [[0, 0], [0, 1], [0, 0], [1, 1], [1, 0], [-1, 1]]
-    assert found["test"].columns["client"].tolist() == ["a"] * 3 + ["b"] * 3
+    assert counted.tolist() == [1, 1, 1, 2, 1]
+    assert found["test"].y[:, -2:].tolist() == [[0, 0], [0, 1], [0, 0], [1, 1], [1, 0]]
+    assert found["test"].columns["client"].tolist() == ["a"] * 3 + ["b"] * 2
     assert found["train"].y[:, -2:].tolist() == [[-1, 1]] * 3
 
 
@@ -246,6 +247,9 @@ WRONG_CHOICES = {
     "an empty choice": ({"options": ["2", " "]}, "choices: row 1 has an empty choice"),
     "a choice that is missing": ({"options": ["2", "NaN"]}, "choices: row 1 has an empty choice"),
     "no choice": ({"options": ["3", None]}, "choices: row 1 has an empty choice"),
+    "no choices": ({"options": None}, "choices='options': row 1 of .*test.json has none; each row"),
+    "a cell without choices": ({"options": " "}, "='options': row 1 of .*test.json has none; each"),
+    "no prompt": ({"ask": " "}, "dataset.prompt='ask': has no text: all cells are empty, .*test.j"),
     "numbers to choose from": ({"options": [1, 2, 3]}, "choices: row 1 has no list of texts"),
 }
 
