@@ -274,12 +274,19 @@ class Registry(Generic[C]):
         self.base = base
         self._key = _KEYS[base] = key or f"{kind}.name={{}}"
         self._targets: dict[str, str] = {}
+        self._hints: dict[str, str] = {}
         _REGISTRIES[base] = self
         self.default = default
 
-    def add(self, targets: Mapping[str, str]) -> None:
-        """Register names for import paths, written `package.module:Class`."""
+    def add(self, targets: Mapping[str, str], hints: Mapping[str, str] | None = None) -> None:
+        """Register components.
+
+        Args:
+            targets: Import paths by name, written `package.module:Class`.
+            hints: What to write in place of other names, which are known but no component's.
+        """
         self._targets.update(targets)
+        self._hints.update(hints or {})
         _NAMES.update({target: name for name, target in targets.items()})
 
     def setting(self, name: str, field: str) -> str:
@@ -304,6 +311,7 @@ class Registry(Generic[C]):
         key = key or self._key.format(visible(name))
         if ":" not in target:
             hint = f"{suggest(name, list(self))} (or package.module:Class)"
+            hint = self._hints.get(name.lower().replace("_", "-"), hint)
             if name.endswith(".py"):
                 hint = f"name a class of the file: {visible(Path(name).stem)}:Class"
             raise SettingsError(f"{key}: no such {self.kind}; {hint}")

@@ -12,6 +12,7 @@ from rich.table import Table
 import raysim
 from raysim.cli.options import Overrides, path_option
 from raysim.display.terminal import print_line
+from raysim.errors import SettingsError, visible
 
 data = typer.Typer(
     no_args_is_help=True, help="Fetch and list datasets, and show how a preset splits them."
@@ -23,7 +24,7 @@ console = Console(emoji=False)
 def fetch(name: Annotated[str, typer.Argument(help="a dataset, or a pretrained network")]) -> None:
     """Fetch, check and prepare a dataset, or a pack: a pretrained network."""
     from raysim import workloads  # noqa: F401 - registers the datasets
-    from raysim.api.components import build_component
+    from raysim.api.components import build_component, suggest
     from raysim.cli.live_view import loading
     from raysim.federation.prepared import prepared
     from raysim.samples.data import DATASETS
@@ -35,6 +36,9 @@ def fetch(name: Annotated[str, typer.Argument(help="a dataset, or a pretrained n
             folder = fetched(name, listener.preparing)
         print_line(console, f"{name}, {PACKS[name].about}: {folder}")
         return
+    if name not in {*DATASETS} and ":" not in name:
+        hint = suggest(name, [*DATASETS, *PACKS])
+        raise SettingsError(f"{visible(name)}: no such dataset or pretrained network; {hint}")
     dataset = build_component(DATASETS.get(name), {}, "dataset.")
     with loading(console) as listener:
         paths = prepared(dataset, data_root(), listener.preparing)

@@ -79,7 +79,8 @@ def usage_error(error: Any) -> RaysimError:
         hint = f"; {SEVERAL_SEEDS}"
     elif option.startswith("--") and sys.argv[1:2] and sys.argv[1] in WITH_SETTINGS:
         hint = f"; a setting is written {visible(option[2:].replace('-', '_'))}=VALUE"
-    return RaysimError(f"{error.format_message().rstrip('.')}{hint}. Given: {typed}")
+    said = error.format_message().replace("Value error, ", "", 1).rstrip(".")
+    return RaysimError(f"{said}{hint}. Given: {typed}")
 
 
 Artifacts = Annotated[

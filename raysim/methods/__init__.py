@@ -53,5 +53,12 @@ METHODS.add(
         "scaffold": "raysim.methods.scaffold:Scaffold",
         "term": "raysim.methods.term:Term",
         "two_stream_l2": "raysim.methods.two_stream_l2:TwoStreamL2",
-    }
+    },
+    hints={
+        "fedit": "it is method.name=fedavg with adapters, as in the preset fedit-mails",
+        "ffa-lora": "it is method.name=fedavg with model.lora.freeze_a=true, as in the preset"
+        " ffa-lora-mails",
+        "fedsa-lora": 'it is method.name=fedper with method.own=["*.lora_B.*"], as in the preset'
+        " fedsa-lora-mails",
+    },
 )

@@ -14,13 +14,15 @@ def read_table(path: Path, setting: str) -> dict[str, np.ndarray]:
     """Read the columns of a CSV or Parquet file: numbers only, with a column `client`.
 
     Raises:
-        DataError: the file cannot be read, is no such table, or a client is not a whole number
-            from 0.
+        DataError: the file is missing, cannot be read, is no such table, or a client is not a
+            whole number from 0.
     """
     import pyarrow as pa  # not needed by a run without tables
     import pyarrow.csv
     import pyarrow.parquet as pq
 
+    if not path.is_file():
+        raise DataError(f"{setting}={path}: there is no such file")
     try:
         read = pyarrow.csv.read_csv if path.suffix == ".csv" else pq.read_table
         table: pa.Table = read(path)

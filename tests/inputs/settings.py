@@ -250,6 +250,15 @@ ODD_CASES = [
     run("method=fedprox", says=("method.name",)),
     run("method.name=3", says=("method.name=3: ",)),
     run("method=[]", says=("method=",)),
+    run("weighting=w.csv", says=("weighting=", "w.csv: there is no such file")),
+    *(
+        run(f"method.name={name}", says=(f"{name}: no such method; it is method.name={means}",))
+        for name, means in (
+            ("fedit", "fedavg with adapters"),
+            ("FFA_LoRA", "fedavg with model.lora.freeze_a"),
+            ("fedsa-lora", "fedper with method.own"),
+        )
+    ),
     run("method.name=fedproxx", says=("method.name=fedproxx: ", "'fedprox'")),
     run(f"method.name={LONG}", says=("method.name=xxx", "no such method")),
     run("trace=none", says=("trace=null: ",)),

@@ -200,6 +200,7 @@ def check_run(
     clock = open_clock(settings, federation, network, states)
     for concern in ORDER:
         concern.check(parts, federation, note)
+    weights = weights_by_client(settings, federation)  # before the digest of their file
     checked = CheckedRun(
         settings=settings,
         federation=federation,
@@ -212,7 +213,7 @@ def check_run(
         identity=identity_of(settings, federation, network, analyses.reference, privacy),
         clock=clock,
         privacy=privacy,
-        weights=weights_by_client(settings, federation),
+        weights=weights,
     )
     _check_first_round(checked)
     for line in notes_on(parts):
