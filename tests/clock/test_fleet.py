@@ -96,7 +96,7 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path, text, expected):
 
 
 def test_a_table_that_is_not_there():
-    with pytest.raises(DataError, match=r"clock\.table=/nowhere\.csv: cannot be read"):
+    with pytest.raises(DataError, match=r"clock\.table=/nowhere\.csv: there is no such file"):
         Devices(table="/nowhere.csv").fleet(2, 0)
 
 
