@@ -339,6 +339,14 @@ def test_curves_by_hand(write_run):
     assert len(thinned(long).x) == POINTS and thinned(long).x[[0, -1]].tolist() == [0, 9999]
 
 
+@pytest.mark.parametrize(("rows", "dots"), [([None, 0.5], 1), ([0.4, 0.5], 0)])
+def test_a_curve_of_one_point_is_a_dot(write_run, rows, dots):
+    groups = group_runs([read_run(write_run(rows=make_rows(rows)))])
+    found = charts.curves(legend_of(groups), {0: groups[0]}, "test_accuracy", "round", "c")
+    (curve,) = re.findall(r'<g [^>]*class="curve g0".*?(?=<g id)', found.svg, re.DOTALL)
+    assert curve.count("fill: var(--c0)") == dots
+
+
 def shapes(chart):
     """Return how often each line or area is in a chart."""
     return Counter(re.findall(r"<(?:path|use) [^>]*>", chart.svg))

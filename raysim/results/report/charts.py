@@ -186,16 +186,21 @@ def _draw(
     if not len(lines) == len(kept) == 1:  # else the mean is the run
         for k, line in enumerate(lines):
             thin = {**style.line, "linewidth": 0.6, "alpha": 0.4}
-            axes.plot(line.x, line.y, gid=f"{gid}-{k}", **thin)
+            axes.plot(line.x, line.y, gid=f"{gid}-{k}", **_dot(line.x), **thin)
     if not kept or (mean := mean_curve(kept)) is None:
         return lines
-    axes.plot(mean.x, mean.mean, gid=f"{gid}-mean", **style.main_line)
+    axes.plot(mean.x, mean.mean, gid=f"{gid}-mean", **_dot(mean.x), **style.main_line)
     if len(kept) == 1:
         return lines
     low, high = mean.mean - mean.deviation, mean.mean + mean.deviation
     fill: dict[str, Any] = {"color": style.colour, "alpha": 0.13, "linewidth": 0}
     axes.fill_between(mean.x, low, high, gid=f"{gid}-band", **fill)
     return [Traced(f"{label}, mean of {len(kept)} seeds", mean.x, mean.mean), *lines]
+
+
+def _dot(x: Values) -> dict[str, Any]:
+    """Return matplotlib's arguments for a curve's only point, which has no line."""
+    return {"marker": "o", "markersize": 4} if len(x) == 1 else {}
 
 
 def seeds(legend: Legend, table: ResultTable, column: str, name: str) -> Chart | None:
