@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +11,7 @@ import torch
 import raysim
 from raysim.api.components import called
 from raysim.errors import visible
+from raysim.facade import base_card
 from raysim.storage.checkpoints import TRAINING_SAMPLES, Checkpoints
 from raysim.storage.run_directory import RunDirectory
 from raysim.user_input import parse_json
@@ -50,39 +50,6 @@ session = onnxruntime.InferenceSession("model.onnx")
 (outputs,) = session.run(None, {{"inputs": np.zeros((1, {shape}), "{name}")}})
 ```
 """,
-    "huggingface": """\
-```python
-from transformers import {kind}, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained(".")
-network = {kind}.from_pretrained(".")
-outputs = {use}
-```
-
-The adapters are merged into the weights, which are float32.
-""",
-    "peft": """\
-```python
-from peft import PeftModel
-from transformers import {kind}, AutoTokenizer
-
-base = "..."  # folder or name of the pretrained network: {base}
-tokenizer = AutoTokenizer.from_pretrained(base)
-network = {kind}.from_pretrained(base{labels})
-network = PeftModel.from_pretrained(network, ".")
-outputs = {use}
-```
-
-`adapter_model.safetensors` has the adapters, and the layers that differ from the base's.
-""",
-}
-CLASSIFIER = {
-    "kind": "AutoModelForSequenceClassification",
-    "use": 'network(**tokenizer("A text.", return_tensors="pt")).logits',
-}
-LANGUAGE_MODEL = {
-    "kind": "AutoModelForCausalLM",
-    "use": 'network.generate(**tokenizer("A prompt", return_tensors="pt"), max_new_tokens=64)',
 }
 
 
@@ -91,39 +58,49 @@ def card(model: TrainedModel, to: str, about: str, shape: Sequence[int], dtype: 
 
     Args:
         model: The model.
-        to: Its format, a key of USES.
+        to: Its format, a key of USES here or of those of pretrained networks.
         about: Whose model it is, in words.
         shape: Shape of an input.
         dtype: Type of the inputs.
     """
     settings, name = model.settings, str(dtype).removeprefix("torch.")
-    written = {"shape": ", ".join(map(str, shape)), "dtype": dtype, "name": name}
-    if isinstance(settings.model, HuggingFace):
-        is_language, classes = settings.model.task == "causal-lm", model.preparation.outputs
-        written |= LANGUAGE_MODEL if is_language else CLASSIFIER
-        written["labels"] = "" if is_language else f", num_labels={classes}"
-        written["base"] = _plain(Path(settings.model.path).name)
+    network = settings.model if isinstance(settings.model, HuggingFace) else None
+    if network and to in base_card.USES:
+        use = base_card.use_of(model, network, to)
+    else:
+        use = USES[to].format(shape=", ".join(map(str, shape)), dtype=dtype, name=name)
+    header = base_card.header_of(network) if network else {}
     sections = {
-        "Use": USES[to].format(**written).rstrip(),
+        "Use": use.rstrip(),
+        **({"Base": _plain(base_card.about_base(network))} if network else {}),
         "Inputs": "\n".join(_inputs(model, shape, name)),
         "Outputs": "\n".join(_outputs(model)),
         "Data": "\n".join(_data(model)),
         "Training": "\n".join(_training(model)),
         "Metrics": "\n".join(_metrics(model)),
         "Licence and limits": (
-            "The licence is unknown: the author of this model has to state it, and the data may"
-            " set conditions. The federation was simulated. Nothing here says that the model is"
-            " fair, safe or private beyond the metrics above."
+            f"{_licence(header)}, and the data may set conditions. The federation was simulated."
+            " Nothing here says that the model is fair, safe or private beyond the metrics above."
         ),
     }
+    lines = "\n".join(f"{key}: {value}" for key, value in {"license": "unknown", **header}.items())
     head = (
-        "---\nlicense: unknown\ntags:\n- federated-learning\n- raysim\n---\n\n"
+        f"---\n{lines}\ntags:\n- federated-learning\n- raysim\n---\n\n"
         f"# {_plain(model.run.resolve().name)}\n\n{about} of a federated learning run:"
         f" `{called(settings.method)}`, simulated with raysim {raysim.__version__}."
     )
     return (
         "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections.items())]) + "\n"
     )
+
+
+def _licence(header: Mapping[str, str]) -> str:
+    if of_base := header.get("license"):
+        return (
+            f"The licence of the base is {of_base}, which the head of this card repeats: the author"
+            " of this model has to state its own"
+        )
+    return "The licence is unknown: the author of this model has to state it"
 
 
 def _inputs(model: TrainedModel, shape: Sequence[int], dtype: str) -> Iterator[str]:
@@ -161,7 +138,7 @@ def _columns(columns: ColumnsOfRun) -> Iterator[str]:
         elif isinstance(column, ArraysOfRun):
             yield f"{name}: array of {column.dtype}"
         elif isinstance(column, TextOfRun):
-            tokeniser = f"{_code(column.tokenizer)}, sha256 {column.digest[:12]}"
+            tokeniser = f"{_code(base_card.shown(column.tokenizer))}, sha256 {column.digest[:12]}"
             yield f"{name}: text, the first {column.length} tokens ({tokeniser})"
         else:
             yield f"{name}: 1 for its word and 0 for others, of {_listed(column.words)}"

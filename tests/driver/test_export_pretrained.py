@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from raysim.api.components import build_component
 from raysim.errors import RaysimError
 from raysim.facade.predictions import TrainedModel
 from raysim.workloads.models.pretrained import extra
+from raysim.workloads.models.pretrained import folders as folders_of_networks
 from raysim.workloads.models.pretrained.extra import quiet
 from raysim.workloads.models.pretrained.model import HuggingFace
 from tests.driver import used
@@ -228,13 +230,67 @@ def test_the_folders_say_what_they_are(folders, trained):
     card = Path("model_huggingface/README.md").read_text()
     assert 'AutoModelForSequenceClassification.from_pretrained(".")' in card
     config = json.loads(Path("model_peft/adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == str(folders["bert"])
+    assert config["base_model_name_or_path"] == "bert"  # no folder of the author's machine
     assert (config["r"], config["modules_to_save"]) == (8, ["classifier"])
     assert "AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)" in (
         Path("model_peft/README.md").read_text()
     )
     size = Path("model_peft/adapter_model.safetensors").stat().st_size
     assert size < 0.3 * Path("model_huggingface/model.safetensors").stat().st_size
+
+
+CHAT = "{% for m in messages %}{{ m.content }} sat {% endfor %}"
+WAYS = {
+    "chat": (ANSWERS, CHAT, "tokenizer.apply_chat_template(chat", ["sat"]),
+    "prompt": (ANSWERS, None, '(tokenizer.bos_token or "") + "A prompt', []),
+    "text": ({"text": "body"}, None, 'tokenizer("A text"', []),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("to", ["huggingface", "peft"])
+def test_the_lines_of_a_card_ask_as_in_training(folders, trained, monkeypatch, capsys, way, to):
+    """The program of the card runs, and the network is given what it was trained on."""
+    changes, template, called, ends = WAYS[way]
+    base = shutil.copytree(folders["llama"], Path("networks/base"))
+    if template:
+        (base / "chat_template.jinja").write_text(template)
+    given = {**changes, "model.task": "causal-lm", "model.path": str(base), "target": None}
+    command = trained(Trained("llama", given))
+    assert command("export", "run", "--to", to, "-o", "out")[0] == 0
+    card = Path("out/README.md").read_text()
+    assert "The pretrained network is base (model.path)." in card and str(base.parent) not in card
+    program = card.partition("```python\n")[2].partition("```")[0]
+    assert called in program
+    named = '"..."  # folder of the pretrained network base'
+    assert (named in program) is (to == "peft")
+    Path("out/use.py").write_text(program.replace(named, repr(str(base.absolute()))))
+    monkeypatch.chdir("out")
+    with quiet():
+        found = runpy.run_path("use.py")
+    assert found["tokenizer"].convert_ids_to_tokens(found["ids"][0])[2:] == ends
+    assert found["tokens"].shape[1] > found["ids"].shape[1]
+    assert capsys.readouterr().out.strip()
+
+
+HEADERS = {
+    "minilm": ("apache-2.0", "sentence-transformers/all-MiniLM-L6-v2", "fetch minilm` prints"),
+    f"org/net@{'a' * 40}": ("unknown", "org/net", f'(base, revision="{"a" * 40}", num_labels=2)'),
+}
+
+
+@pytest.mark.parametrize("path", HEADERS)
+def test_a_card_states_a_known_base(folders, trained, monkeypatch, path):
+    monkeypatch.setattr(folders_of_networks, "fetched", lambda name: folders["bert"])
+    monkeypatch.setattr(folders_of_networks, "_of_hub", lambda *given: folders["bert"])
+    command = trained(Trained("bert", {"model.path": path}))
+    assert command("export", "run", "--to", "peft", "-o", "out")[0] == 0
+    licence, base, lines = HEADERS[path]
+    card = Path("out/README.md").read_text()
+    assert card.startswith(f"---\nlicense: {licence}\nbase_model: {base}\n") and lines in card
+    assert f"The pretrained network is {path} (model.path)" in card
+    config = json.loads(Path("out/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == path.partition("@")[0]
 
 
 REFUSED = {

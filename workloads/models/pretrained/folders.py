@@ -37,6 +37,12 @@ def absolute(path: str, setting: str = "model.path") -> str:
     return str(user_path(path, setting).absolute())
 
 
+def hub_name(path: str) -> tuple[str, str]:
+    """Return name and commit of a network of the hub; empty for a folder or a pack."""
+    name, _, commit = path.partition("@")
+    return (name, commit) if _is_of_hub(path) and COMMIT.fullmatch(commit) else ("", "")
+
+
 def _is_of_hub(path: str) -> bool:
     name, _, commit = path.partition("@")
     return bool(commit and NAMED.fullmatch(name)) and not Path(path).is_dir()

