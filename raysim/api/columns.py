@@ -61,9 +61,9 @@ class Column:
         fold: Figure of all rounds in `summary.json`: "sum", the total, under the column's name, and
             tables have it by round as `total_NAME`; "last", the value of the last evaluated round,
             as `final_NAME`. None: no figure. A figure must not have the name of an engine's figure.
-        title: Name of a task's metric in the progress of a run, next to the loss; of another
-            column, its name in comparisons, for its total or last value. Without one neither shows
-            it.
+        title: Name of a task's metric in the progress of a run, next to the loss, and in
+            comparisons, for its last value; of another column, its name in comparisons, for its
+            total or last value. Without one neither shows it.
         tag: Tag in TensorBoard, such as `train/loss`; empty for `method/NAME`.
         numbered: Whether it stands for NAME_1, NAME_2 and so on, as many as a round has.
         scored: Set, model and score of a column of evaluations; the engine sets it.

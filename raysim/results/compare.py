@@ -236,6 +236,7 @@ def compared_metrics(
     compared = {c.title: c.compared for c in measured.values()}
     costs = {
         **COSTS,
+        **{f"final {c.title}": Metric("final", c.name) for c in further_scores(records)},
         **{t: Metric("final", column.name) for t, column in compared.items() if column},
     }
     return [
@@ -274,6 +275,20 @@ def common_score(records: Sequence[RunRecord]) -> Column | None:
     if not any(record.own_models for record in begun):
         scores = [column for column in scores if column.scored and column.scored.model != PERSONAL]
     return main_score(by_name(scores))
+
+
+def further_scores(records: Sequence[RunRecord]) -> list[Column]:
+    """Return the other metrics with a title beside the main score, of its set and model."""
+    score = common_score(records)
+    if score is None or score.scored is None:
+        return []
+    columns = {n: record.column(n) for record in records for n in record.metrics.column_names}
+    return [
+        column
+        for column in columns.values()
+        if column.title and column.scored and column.name != score.name
+        if column.scored == score.scored._replace(score=column.scored.score)
+    ]
 
 
 def in_words(column: Column) -> str:

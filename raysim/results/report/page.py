@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import SettingsError, visible
-from raysim.results.compare import RunGroup
+from raysim.results.compare import RunGroup, further_scores
 from raysim.results.render import Entry, Grid
 from raysim.results.render.formats import html_table
 from raysim.results.report import charts, clients
@@ -34,7 +34,7 @@ FACTS = (
 )
 """Keys of `environment.json` to show on the page."""
 COLUMNS = ("test_accuracy", "test_loss")
-"""Columns with curves, in addition to the columns that judge runs."""
+"""Columns with curves, in addition to the columns that judge runs and a task's metrics."""
 EPSILONS = (EPSILON, HYPOTHETICAL)
 """Columns that curves are drawn against; their own curves are drawn by round."""
 MANY = ("round", "total_virtual_seconds")
@@ -180,7 +180,11 @@ def _curves(
 ) -> list[tuple[str, list[Chart]]]:
     """Return the curves of each panel by its title; of several panels by round and virtual time."""
     metrics = [table.parsed_metric(cell) for table in judged for cell in table.cells]
-    columns = dict.fromkeys([*(metric.column for metric in metrics), *COLUMNS])
+    groups = [group for panel in panels for group in panel.groups.values()]
+    further = further_scores([record for group in groups for record in group.records])
+    columns = dict.fromkeys(
+        [*(metric.column for metric in metrics), *COLUMNS, *(column.name for column in further)]
+    )
     drawn = [column for column in columns if column not in charts.AGAINST]
     against = charts.AGAINST if len(panels) == 1 else MANY
     return [
