@@ -35,6 +35,8 @@ def _component(record: RunRecord, registry: Registry[C]) -> C:
 def training_labels(record: RunRecord) -> Labels | None:
     """Return the labels of a run's training samples; None if its dataset is not prepared here.
 
+    They are empty where targets are not classes.
+
     A user's own dataset is not imported, and no dataset is fetched.
     """
     from raysim import workloads  # noqa: F401 - registers the datasets
@@ -50,4 +52,4 @@ def training_labels(record: RunRecord) -> Labels | None:
         labels = open_split(paths["train"]).y
     except RaysimError:
         return None
-    return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else None
+    return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else labels[:0]

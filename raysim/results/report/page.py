@@ -124,6 +124,7 @@ def report(
         answers=[html_table(grid) for grid in answer_tables(groups)],
         unlike=[html_table(grid) for grid in unlike_tables(groups, labels)],
         partitions=_partitions(groups, labels),
+        has_classes=_has_classes(groups, labels),
         virtual=[*gantt_charts(groups), *staleness_charts(groups)],
         time=_present([charts.times(groups, "times"), charts.phases(groups, "phases")]),
         settings=(grid := settings_table(groups)) and html_table(grid),
@@ -255,6 +256,12 @@ def _partitions(groups: Sequence[RunGroup], labels: ReadLabels) -> list[Chart]:
         words = client_names(record), class_names(record)
         heat_maps[key] = charts.partition(title, counts, f"partition{len(heat_maps)}", *words)
     return [*heat_maps.values()]
+
+
+def _has_classes(groups: Sequence[RunGroup], labels: ReadLabels) -> bool:
+    """Return whether targets of a run may be classes, as far as is known."""
+    found = (labels(group.records[0]) for group in groups)
+    return any(targets is None or len(targets) for targets in found)
 
 
 def _common(groups: Sequence[RunGroup]) -> list[tuple[str, str]]:

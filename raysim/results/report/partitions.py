@@ -25,7 +25,7 @@ UNREADABLE = (OSError, ValueError, LookupError, pa.ArrowException)
 
 
 Labels = npt.NDArray[Any]
-"""Class numbers of a run's training samples [N]."""
+"""Class numbers of a run's training samples [N]; empty where targets are not classes."""
 ReadLabels = Callable[[RunRecord], Labels | None]
 """Returns the labels of a run's training samples; None if they are not prepared here."""
 
@@ -52,7 +52,7 @@ def name_of(record: RunRecord, client: int) -> str:
 def classes_of(record: RunRecord, labels: Labels | None, client: int) -> Counts | None:
     """Return the samples of a client by class [C]; None if they are not known."""
     path = RunDirectory(record.path).partition
-    if labels is None or not path.is_file():
+    if labels is None or not len(labels) or not path.is_file():
         return None
     try:
         with pa.memory_map(str(path)) as source:
@@ -94,7 +94,7 @@ def _recorded(record: RunRecord) -> Counts | None:
 def _counted(record: RunRecord, labels: Labels | None) -> Counts | None:
     """Return the counts of the samples in `partition.arrow`."""
     path = RunDirectory(record.path).partition
-    if not path.is_file() or labels is None:
+    if labels is None or not len(labels) or not path.is_file():
         return None
     try:
         with pa.memory_map(str(path)) as source:

@@ -93,6 +93,7 @@ def test_a_language_model_learns_answers(place, raysim_command):  # noqa: F811
     raysim_command("report", "run")
     page = (place / "report.html").read_text()
     assert "Answers to prompts" in page and "round 12" in page
+    assert "No heat map of the samples: their targets are not classes." in page
     for each in ("perplexity", "exact match [%]"):
         assert (
             f">final {each}<" in page and f">test {each}<" in page
