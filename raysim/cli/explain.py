@@ -10,14 +10,17 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import attrgetter, getitem
 
 from raysim.api.channel import Stage
-from raysim.api.components import Component
+from raysim.api.components import Component, fields_of
 from raysim.api.method import Method
 from raysim.cli.pages import FORMULA
 from raysim.config import EvaluationSettings, Settings
 from raysim.display.units import counted
 from raysim.methods.fedavg import FedAvg
+from raysim.samples.data import Model
 from raysim.user_input import as_typed
 
 WIDTH = 13
@@ -43,6 +46,8 @@ def explained(settings: Settings) -> Iterator[str]:
     is_pooled = isinstance(method, FedAvg) and method.pooled  # nothing is sent
     if not is_pooled:
         yield from _of_stages("down", "The server sends its model", settings.down_stages)
+    if type(settings.model).read is not Model.read:  # it has frozen weights, in files
+        yield from _step("model", settings.model, "Only what is trained is sent. ")
     yield _line("local steps", _local(settings))
     yield from _formulas(settings.local.build_optimizer())
     yield from _step("method", method)
@@ -113,12 +118,13 @@ def described(component: Component) -> str:
 
     The settings are those that its formulas name, and those that are no default.
     """
-    named = {*re.findall(r"\w+", " ".join(_formulas(component)))}
-    defaults = {key: field.default for key, field in type(component).model_fields.items()}
+    formulas, shown = " ".join(_formulas(component)), component.model_dump(mode="json")
+    named = {*re.findall(r"\w+", formulas), *re.findall(r"\w+\.\w+", formulas)}
     fields = ", ".join(
-        f"{key}={as_typed(value)}"
-        for key, value in component.model_dump(mode="json").items()
-        if key in named or getattr(component, key) != defaults[key]
+        f"{key}={as_typed(reduce(getitem, key.split('.'), shown))}"
+        for key, field in fields_of(type(component))
+        if key in named
+        or attrgetter(key)(component) != field.get_default(call_default_factory=True)
     )
     about = (inspect.getdoc(type(component)) or "").split("\n\n")[0].replace("\n", " ")
     return f"{component.title}{f' ({fields})' if fields else ''}: {about}"

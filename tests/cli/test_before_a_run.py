@@ -123,6 +123,21 @@ def test_an_explanation_has_the_settings_of_the_run(raysim_command):  # noqa: F8
         assert line in said
 
 
+@pytest.mark.parametrize(
+    ("preset", "line"),
+    [
+        ("fedit-mails", "sent. huggingface (path=minilm, lora.rank=8): Pretrained network"),
+        ("ffa-lora-mails", "(path=minilm, lora.rank=8, lora.freeze_a=true): Pretrained network"),
+        ("mnist-fedavg", ""),
+    ],
+)
+def test_a_network_with_frozen_weights_is_explained(raysim_command, preset, line):  # noqa: F811
+    _, said, _ = raysim_command("run", preset, "--explain")
+    found = [text for text in said.splitlines() if text.startswith("model ")]
+    assert len(found) == bool(line) and all(line in text for text in found)
+    assert ("    y = W x + s B A x " in said) is bool(line)
+
+
 FILE = """
 fraction = 0.5
 clients = 8

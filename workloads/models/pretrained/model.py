@@ -10,6 +10,10 @@ Sources:
   Tuning", EMNLP 2021: trained vectors stand before the tokens' embeddings. They start as the
   embeddings of tokens that are drawn from the vocabulary, one of the paper's ways.
 
+An adapted layer:
+
+    y = W x + s B A x        s = alpha / r, r = lora.rank; W is frozen, B = 0 at first
+
 New weights are drawn from the run's seed: the head of a classification, adapters and prompts.
 With `random` all are, so that cost is measured without files: `model.random.num_hidden_layers=2`.
 
