@@ -169,8 +169,8 @@ FILES: dict[str, bytes] = {
     "nothing/readme": b"",
     "torn/config.json": b"{",
     "bare/config.json": b"{}",
-    "damaged/config.json": b"{}",
-    "damaged/tokenizer.json": b"{}",
+    "marred/config.json": b"{}",
+    "marred/tokenizer.json": b"{}",
     "leaf/train/a.json": b'{"users": ["u"], "user_data": {"u": {"x": [[1], "a"], "y": [0, 1]}}}',
     "hollow/train/a.json": b'{"users": ["u"], "user_data": {"u": {"x": [[], []], "y": [0, 1]}}}',
     "hollow/test/a.json": b'{"users": ["u"], "user_data": {"u": {"x": [[]], "y": [0]}}}',
@@ -432,6 +432,6 @@ CASES = [
     network("KIT/files/leaf", "has no config.json"),
     network("KIT/files/torn", "its config.json cannot be read"),
     network("KIT/files/bare", "has no tokenizer.json"),
-    network("KIT/files/damaged", "its tokenizer cannot be read"),
+    network("KIT/files/marred", "its tokenizer cannot be read"),
     network("KIT/files/small", "its tokenizer has 21 tokens, but the network embeds 5"),
 ]
