@@ -124,11 +124,11 @@ def test_more_actors_than_clients_of_a_round_are_refused(tmp_path, more, most):
         built = initial_checkpoint(settings, federation)
         parts = RunParts(settings, *built, federation.training_sizes)
         if actors == most:
-            check_actors(parts)
+            check_actors(parts, print)
             continue
         said = f"^engine.actors={actors}: must be at most {most}, the clients of a round; "
         with pytest.raises(raysim.SettingsError, match=said):
-            check_actors(parts)
+            check_actors(parts, print)
 
 
 def test_they_are_refused_before_ray_starts(tmp_path):

@@ -502,7 +502,7 @@ def test_a_function_s_rank_is_checked_before_the_run_starts(tmp_path):
 
 def test_a_table_of_ranks_is_read_before_the_run_starts(tmp_path):
     given = {"method.name": "hetlora", "method.ranks": "missing.csv"}
-    with pytest.raises(raysim.RaysimError, match=r"method\.ranks=missing\.csv: cannot be read"):
+    with pytest.raises(raysim.RaysimError, match=r"method\.ranks=missing\.csv: there is no such"):
         raysim.run(make_settings(tmp_path / "run", **given), make_task((5,), MODEL))
     assert not (tmp_path / "run").exists()
 
