@@ -85,7 +85,7 @@ ODD_CASES = [
     run("channel.nowhere:Stage={}", says=("channel.nowhere:Stage: cannot be imported",)),
     run("clock.speed=0", "clock.name=devices", says=("clock.speed: no such setting",)),
     run("clock.kind=iot", says=("clock.kind: no such setting",)),
-    run("clock.name=devices", "clock.table=nowhere.csv", says=("clock.table=", "there is no such file")),
+    run("clock.name=devices", "clock.table=nowhere.csv", says=("clock.table=", "no such file")),
     run("clock.name=devices", "clock.table=", says=("clock.table=: must be at least one",)),
     run("clock.name=devices", "clock.policy=partial", says=("clock.deadline=none: must be",)),
     run("clock.name=devices", "clock.dropout=2", says=("clock.dropout=2", "must be less than 1")),
