@@ -45,7 +45,6 @@ from raysim.methods.adapted import (
     send_products,
     with_scales,
 )
-from raysim.methods.partly_shared import NONE
 from raysim.numbers.adapters import Adapter, adapters_of
 from raysim.numbers.tensors import Tensors, nbytes, only, without
 
@@ -79,7 +78,7 @@ class Flora(MovesBase, Ranked):
     @property
     def deploys_client_models(self) -> bool:
         """True if clients have parts of their own: B is 0 after the merge, at any rank."""
-        return self.own != (NONE,)
+        return super(Ranked, self).deploys_client_models
 
     def network(self, model: nn.Module) -> nn.Module:
         """Return the model, with scales that differ by client where ranks do."""
