@@ -48,8 +48,8 @@ class Estimate:
         bytes_up: Bytes that the clients of a round send.
         bytes_down: Bytes that they receive.
         measured: Rounds that were measured.
-        values: Number of values of a model that travels.
-        frozen: Number of values of the network's base, which do not.
+        values: Number of values of the model without its base.
+        frozen: Number of values of the base, which does not travel.
     """
 
     seconds: Seconds

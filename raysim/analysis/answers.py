@@ -59,7 +59,7 @@ class Answers(Analysis):
 
 
 def _divided(x: Array, y: Array, end: int | None) -> tuple[Array, Array]:
-    """Return the tokens of a prompt, and those that are wanted after it, up to their end."""
+    """Return the tokens of a prompt, and the wanted tokens after it, up to their end."""
     counted = np.flatnonzero(y != IGNORED)
     first = counted[0] or len(counted) // 2
     rest = y[counted[counted >= first]]

@@ -33,7 +33,8 @@ def dry_run_lines(settings: Settings) -> Iterator[str]:
     if not isnan(found.memory):
         yield f"memory  {in_fitting_unit(found.memory, 'B')} in {place}"
     if found.frozen:
-        yield f"model   {found.values:,} values travel; {found.frozen:,} frozen ones stay"
+        values = f"{found.values:,} values, and {found.frozen:,} frozen ones"
+        yield f"model   {values} that do not travel"
     yield f"disk    {in_fitting_unit(found.disk, 'B')} in the run directory"
     yield (
         f"bytes   {up} up and {down} down a round of {settings.cohort_size} of"

@@ -58,7 +58,7 @@ def card(model: TrainedModel, to: str, about: str, shape: Sequence[int], dtype: 
 
     Args:
         model: The model.
-        to: Its format, a key of USES here or of those of pretrained networks.
+        to: Its format, a key of USES or of `base_card.USES`.
         about: Whose model it is, in words.
         shape: Shape of an input.
         dtype: Type of the inputs.

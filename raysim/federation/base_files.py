@@ -236,7 +236,7 @@ class _Places:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the files that no process has opened for long, and those of killed writers.
+    """Remove files that no process has opened for long, and files of killed writers.
 
     A file that is mapped stays readable.
     """

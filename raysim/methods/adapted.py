@@ -313,7 +313,7 @@ def with_scales(model: nn.Module) -> nn.Module:
 
 
 def rank_of(view: View) -> int | None:
-    """Return the client's rank; None if adapters have those of the network."""
+    """Return the client's rank; None if it is the network's."""
     return int(view.personal[RANK][RANK]) if view.personal else None
 
 
@@ -347,7 +347,7 @@ def ranks_group(ranks: Mapping[int, int]) -> dict[str, Tensor]:
 
 
 def bytes_at(adapters: Sequence[Adapter], tensors: Tensors, rank: int | None) -> int:
-    """Return the bytes of tensors of which adapters are sent at a rank, and scales not.
+    """Return the bytes of tensors, with the adapters at a rank and without scales.
 
     None is each adapter's own rank.
     """

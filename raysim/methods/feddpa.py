@@ -143,14 +143,14 @@ def _scales(adapters: Sequence[Adapter], weight: float) -> dict[str, float]:
 def _at_scales(
     scales: Mapping[str, float], broadcast: Groups, state: Groups, personal: Groups
 ) -> Tensors:
-    """Return the tensors with some scales; the client keeps those of its last mixture."""
+    """Return the tensors with some scales; the client keeps the scales of its last mixture."""
     tensors = partly_shared.start(broadcast, state, personal)
     at = {name: torch.full_like(tensors[name], scale) for name, scale in scales.items()}
     return {**tensors, **at}
 
 
 def _finish(scales: Collection[str], view: View, trained: Trained) -> Upload:
-    """Send the shared tensors; scales stay those of the client's last mixture."""
+    """Send the shared tensors; the client keeps the scales of its last mixture."""
     upload, kept = partly_shared.finish(view, trained), view.state[OWN]
     return replace(upload, state={OWN: {**upload.state[OWN], **only(kept, scales)}})
 

@@ -195,7 +195,7 @@ def test_a_dry_run_says_what_is_frozen_and_counts_it_once(
     actors = ("engine.backend=ray", "engine.actors=2", "engine.cpus_per_actor=0.5")
     _, alone, _ = raysim_command("run", "my.toml", "--dry-run")
     _, shared, _ = raysim_command("run", "my.toml", *actors, "--dry-run")
-    assert "model   51 values travel; 208 frozen ones stay\n" in alone
+    assert "model   51 values, and 208 frozen ones that do not travel\n" in alone
     assert "memory  1.83 kB in this process\n" in alone
     assert "memory  3.83 kB in this process and 2 actors\n" in shared
 

@@ -119,7 +119,7 @@ def _files(settings: Settings) -> dict[str, Path]:
 
 
 def check_model_files(run_dir: RunDirectory, settings: Settings) -> None:
-    """Check that the files that a run's model is built from are those of the run.
+    """Check that the files of a run's model have not changed since its start.
 
     Raises:
         RunError: one is another.

@@ -280,7 +280,7 @@ def check_samples(method: Method, module: nn.Module, samples: Batch) -> Tensor:
 
 
 def _check_task(samples: Batch, outputs: Tensor) -> None:
-    """Check that outputs are those of tokens where a language model is scored, and only there.
+    """Check that a language model has outputs of each position, and a classification has not.
 
     Raises:
         SettingsError: they are not.
