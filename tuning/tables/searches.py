@@ -36,6 +36,9 @@ class TuneTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     space: dict[str, Any] = Field(description="ranges by setting, as in [study]")
+    rows: dict[str, dict[str, Any]] = Field(
+        default={}, description="ranges of a row in place of those of space, by its name"
+    )
     trials: int = Field(default=12, ge=1, le=10**6, strict=True, description="trials of a search")
     seeds: int = Field(default=1, ge=1, le=1000, strict=True, description="runs of a trial")
     rounds: int | None = Field(
@@ -107,6 +110,7 @@ def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
             )
         if len({repr(cell.settings.get(key)) for cell in plan.cells}) > 1:
             raise SettingsError(f"tune.space.{key}: is set by rows or columns; leave it out there")
+    _check_rows(plan, tune)
     units = [*(_by_row(plan, tune) if tune.each == "row" else _by_cell(plan))]
     searched = list[Searched]()
     # Ranges have the same order for all rows; ranges of methods are last.
@@ -114,12 +118,31 @@ def to_search(plan: PaperTable, tune: TuneTable) -> list[Searched]:
     ordered = {key: entries[key] for key in keys}
     for title, cells, settings in units:
         with _named(title):
-            study, options = _study(_searchable(settings, tune), tune, ordered)
+            ranges = dict([*by_key(tune.space), *by_key(tune.rows.get(cells[0].row, {}))])
+            study, options = _study(_searchable(settings, tune), tune, ordered, ranges)
         known_titles = {search.title for search in searched}
         unique_title = title if title not in known_titles else f"{title} ({cells[0].label})"
         searched.append(Searched(unique_title, cells, study, options))
     _check_grids(tune, searched)
     return searched
+
+
+def _check_rows(plan: PaperTable, tune: TuneTable) -> None:
+    """Check that ranges of single rows are in place of others.
+
+    Raises:
+        SettingsError: there is no such row, or no such range for all rows.
+    """
+    known = dict(by_key(tune.space))
+    for row, ranges in tune.rows.items():
+        if row not in plan.rows:
+            raise SettingsError(f"tune.rows.{row}: is no row; {suggest(row, [*plan.rows])}")
+        for key, _ in by_key(ranges):
+            if key not in known:
+                raise SettingsError(
+                    f"tune.rows.{row}.{key}: must be in tune.space, too: all rows search the same"
+                    f" settings; {suggest(key, [*known])}"
+                )
 
 
 def _coordinates(ordered: Sequence[str], common: Sequence[str], whole: bool) -> tuple[str, ...]:
@@ -213,12 +236,12 @@ def _searchable(settings: Settings, tune: TuneTable) -> Settings:
 
 
 def _study(
-    settings: Settings, tune: TuneTable, entries: Mapping[str, Entry]
+    settings: Settings, tune: TuneTable, entries: Mapping[str, Entry], ranges: Mapping[str, Any]
 ) -> tuple[ResolvedStudy | None, SearchOptions]:
     """Return the search of settings, by the ranges of these settings, and its options."""
-    values, space_entries = dotted(settings.to_dict()), dict(by_key(tune.space))
+    values = dotted(settings.to_dict())
     space = {
-        key: space_entries[key]
+        key: ranges[key]
         for key, entry in entries.items()
         if _is_searched(key, entry, values, entries)
     }
@@ -240,9 +263,9 @@ def _study(
         whole = bool(options.sampler_options.get("scramble"))
         drawn = _coordinates([*entries], [*resolved.space.common], whole)
         options = replace(options, coordinates=drawn)
-    ranges = resolved.space.common
-    inside = [key for key in ranges if contains(ranges[key], values[key])]
-    first = {key: typed(ranges[key], values[key]) for key in inside}
+    common = resolved.space.common
+    inside = [key for key in common if contains(common[key], values[key])]
+    first = {key: typed(common[key], values[key]) for key in inside}
     return replace(resolved, first=(first,) if first else ()), options
 
 

@@ -333,9 +333,12 @@ def beyond_edge(values: Range, value: Any) -> float | None:
         numbers = [v for v in values.choices if isinstance(v, int | float) and type(v) is not bool]
         if len(numbers) < THREE or value not in (min(numbers), max(numbers)):
             return None
+        low, high = min(numbers), max(numbers)
         whole = all(isinstance(number, int) for number in numbers)
-        step = 1 if whole else (max(numbers) - min(numbers)) / 2
-        return min(numbers) - step if value == min(numbers) else max(numbers) + step
+        step = 1 if whole else (high - low) / 2
+        if value == high:
+            return high + step
+        return low / 2 if 0 < low < step else low - step  # most settings are positive
     scale = math.log if values.log else float
     low, high = scale(values.low), scale(values.high)
     share = (scale(value) - low) / (high - low)

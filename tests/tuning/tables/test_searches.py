@@ -159,6 +159,33 @@ def test_a_row_is_searched_on_its_first_column_with_data(searched, tmp_path):
         searched(axes, given, space=LR, column=f"path={paths[0]}")
 
 
+def test_a_row_searches_its_own_range_as_often(searched, tmp_path):
+    axes, lr = {"method.name": ["fedavg", "fedprox", "scaffold"]}, {"local.lr": [0.01, 0.02, 0.04]}
+    rows = {"fedprox": {"local": {"lr": [0.2, 0.4, 0.8]}}}
+    found = drawn(searched(axes, space=lr | MU, rows=rows, trials=3), tmp_path)
+    rates = {row: sorted(trial["local.lr"] for trial in trials) for row, trials in found.items()}
+    assert rates == {
+        "fedavg": [0.01, 0.02, 0.04],
+        "fedprox": [0.2, 0.4, 0.8],
+        "scaffold": [0.01, 0.02, 0.04],
+    }
+    assert {trial["method.mu"] for trial in found["fedprox"]} <= {0.0, 0.1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"fedporx": LR}, "tune.rows.fedporx: is no row; did you mean 'fedprox'"),
+        ({"fedprox": MU}, r"tune.rows.fedprox.method.mu: must be in tune.space, too: all rows"),
+        ({"fedprox": {"local.lr": 3}}, r"^fedprox: tune.space.local.lr=3: must be"),
+        ({"fedprox": 3}, "tune.rows=3: must be a valid dictionary"),
+    ],
+)
+def test_a_wrong_range_of_a_row_is_refused(searched, rows, message):
+    with pytest.raises(raysim.SettingsError, match=message):
+        searched(space=LR, rows=rows)
+
+
 @pytest.mark.parametrize("key", ["patience", "patience_metric", "target_accuracy"])
 def test_what_decides_budget_or_judge_is_not_searched(searched, key):
     with pytest.raises(raysim.SettingsError, match=rf"tune.space.{key}: cannot be searched"):

@@ -379,13 +379,20 @@ def test_a_target_and_patience_stop_the_runs_and_not_the_trials(sweep, tmp_path)
     assert "Stopped by target_accuracy=0.01: 2 of 2 runs." in said
 
 
-def test_a_best_value_on_an_edge_is_marked_unless_the_setting_ends_there(sweep, tmp_path):
-    words = ("fraction=1", "--tune", "local.lr=0.01,0.02,0.05", "--tune", "fraction=0.5,0.75,1")
+@pytest.mark.parametrize(
+    ("rates", "side"), [("0.01 | 0.02 | 0.05", "upper"), ("0.05 | 0.1 | 1.0", "lower")]
+)
+def test_a_best_value_on_an_edge_is_marked_unless_the_setting_ends_there(
+    sweep, tmp_path, rates, side
+):
+    """The only trial, which has the setting's own value of 0.05, is the best."""
+    rate = f"local.lr={rates.replace(' | ', ',')}"
+    words = ("fraction=1", "--tune", rate, "--tune", "fraction=0.5,0.75,1")
     code, said, err = sweep(*words, "rounds=1", "--tune-trials", "1")
     assert (code, err) == (0, "")
-    edge = "all: local.lr lies on the upper edge of its range, 0.01 | 0.02 | 0.05; widen it."
+    edge = f"all: local.lr lies on the {side} edge of its range, {rates}; widen it."
     assert edge in said and "fraction lies" not in said
-    assert "upper edge" in (tmp_path / "out/report.html").read_text()
+    assert f"{side} edge" in (tmp_path / "out/report.html").read_text()
 
 
 def test_a_search_on_other_data_begins_anew(slots, raysim_command, tmp_path):
