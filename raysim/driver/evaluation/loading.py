@@ -129,11 +129,12 @@ def load_network(
         Network(network).load(tensors)
     load_tensors(network, tensors, str(path))
     unset_base(network)
-    if model is None and not settings.dataset.scoring.classifies:
+    scoring = settings.dataset.scoring
+    if model is None and not scoring.classifies and scoring.columns_after_tokens is None:
         # Such outputs were trained in another unit than that of the targets.
         unit = stored.unit if stored else None
         predict = in_own_unit(unit) if unit else settings.dataset.scoring_of(samples().y).predict
-        if predict is not settings.dataset.scoring.predict:
+        if predict is not scoring.predict:
             network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))
     return network.eval()
 

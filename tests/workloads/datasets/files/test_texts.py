@@ -426,6 +426,7 @@ def test_a_new_prompt_keeps_its_end_or_has_no_prediction(tmp_path, monkeypatch):
     chosen = {"dataset.prompt": "ask", "dataset.answer": "reply", "dataset.length": 20}
     model = {"model.name": "tests.texts:NextToken", "model.path": str(folder)}
     run = trained_on(tmp_path / "b.csv", **chosen, **model)
+    (tmp_path / "b.csv").unlink()  # the run directory has all that is needed
     asks = ["buy now " * 20, "add 1 2", "cheap pills now lunch at noon we meet buy now add 1 2"]
     found, lines = predicted(run, {"ask": asks})
     texts = [row["prediction"] for row in found]
