@@ -312,8 +312,11 @@ class Federation:
             built = self.build()
         set_base(built, call(method, Method.moved, built) if method else ())
         if self.start is not None:
-            load_tensors(built, {**self.start.kept, **self.start.tensors}, "start_from")
+            started = {**self.start.kept, **self.start.tensors}
+            load_tensors(built, started, "start_from")
             _check_base(built, self.start)
+            for name, tensor in base_of(built).items():
+                tensor.started = name in started
         return built
 
 

@@ -79,6 +79,7 @@ class RunDirectory:
     failed = property(lambda self: self.path / "failed.json")
     client_models = property(lambda self: self.path / "client_models")
     states = property(lambda self: self.path / "clients")
+    begun = property(lambda self: any(self.checkpoints.glob("round_*")))
 
     @classmethod
     @contextmanager
@@ -114,8 +115,9 @@ class RunDirectory:
         try:
             yield
         except (SettingsError, DataError):
-            begun = any(self.checkpoints.glob("round_*"))
-            if fresh and not begun and not is_locked(self.path):  # another may have been faster
+            if (
+                fresh and not self.begun and not is_locked(self.path)
+            ):  # another may have been faster
                 shutil.rmtree(self.path, ignore_errors=True)
                 with suppress(OSError):
                     for parent in missing:
@@ -325,9 +327,16 @@ class RunDirectory:
         replace_file(self.partition, write)
 
     def save_base(self, tensors: Tensors) -> None:
-        """Write the frozen tensors that the run directory holds, once."""
-        if tensors and not self.base.exists():
+        """Write the frozen tensors that the run directory holds, once.
+
+        A file without checkpoints is that of another attempt.
+        """
+        if self.begun and self.base.exists():
+            return
+        if tensors:
             save_tensors(self.base, tensors)
+        else:
+            remove(self.base)
 
     def save_preparation(self, preparation: Preparation) -> None:
         """Save how samples become inputs of the network."""

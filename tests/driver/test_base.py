@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import shutil
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -122,6 +124,31 @@ def test_a_run_is_loaded_with_the_frozen_tensors_that_it_began_with(tmp_path):
     assert loaded[0].features[0].weight.any()
 
 
+class Killed(raysim.Listener):
+    """Ends the process in a run's first round."""
+
+    def started(self, run: raysim.Started) -> None:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("model", [Backbone, SmallNet])
+def test_a_run_does_not_take_the_base_of_an_attempt_without_a_checkpoint(tmp_path, model):
+    """Of another seed; the second model has no base."""
+    options = {"rounds": 1, "seed": 1}
+    begin = partial(raysim.run, make_settings(tmp_path / "run"), make_task(UNEQUAL, Backbone))
+    killed = multiprocessing.get_context("fork").Process(target=begin, args=(Killed(),))
+    killed.start()
+    killed.join()
+    assert (tmp_path / "run" / "base.safetensors").exists()
+    for name in ("run", "fresh"):
+        raysim.run(make_settings(tmp_path / name, **options), make_task(UNEQUAL, model))
+    found, expected = (
+        raysim.load(tmp_path / name, model).state_dict() for name in ("run", "fresh")
+    )
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert (tmp_path / "run" / "base.safetensors").exists() == (model is Backbone)
+
+
 @pytest.mark.parametrize("action", ["load", "resume"])
 @pytest.mark.parametrize(
     ("damage", "line"),
@@ -174,6 +201,45 @@ def test_a_run_starts_with_the_frozen_tensors_of_another(tmp_path, model):
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     statistics = {name for name in before if "running" in name or "num_batches" in name}
     assert moved <= (statistics if model is Unfrozen else set())
+
+
+class Published(raysim.Model):
+    """A network that is read whole from files, and trained whole or its head alone."""
+
+    train: Literal["all", "head"] = "all"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            network = SmallNet()
+        network.hidden.requires_grad_(self.train == "all")
+        return network
+
+    def read(self, module: nn.Module) -> Collection[str]:
+        return [name for name, _ in module.named_parameters()]
+
+
+def test_a_run_holds_what_another_has_trained_of_a_published_network(tmp_path):
+    """As its files do not; a third run starts from it, too, and an interrupted one resumes."""
+    parts = {
+        **{"dataset.name": "tests.blobs:Blobs", "partition.name": "iid", "clients": 6},
+        **{"model.name": "tests.driver.test_base:Published", "checkpoint_every": 1, "rounds": 2},
+    }
+    first = make_settings(tmp_path / "first", **parts)
+    raysim.run(first)
+    head = {**parts, "model.train": "head", "seed": 5, "local.lr": 1e-30}
+    before = tmp_path / "first"
+    for name in ("next", "third"):
+        settings = make_settings(tmp_path / name, **head, start_from=str(before))
+        with pytest.raises(KeyboardInterrupt):
+            raysim.run(settings, listener=StopAfter(1))
+        raysim.resume(tmp_path / name)
+        whole = raysim.load(tmp_path / "first").state_dict()
+        found = raysim.load(tmp_path / name).state_dict()
+        assert all(torch.equal(found[n], whole[n]) for n in whole)
+        before = tmp_path / name
+    raysim.run(make_settings(tmp_path / "plain", **head))
+    assert not (tmp_path / "plain" / "base.safetensors").exists()
 
 
 def test_a_start_with_another_base_is_refused(tmp_path):

@@ -1,7 +1,8 @@
 """Base of a run's network: what a run directory holds of it, and which base a run begins with.
 
 A run directory holds the frozen tensors that no file of a pretrained model has, for example those
-that were drawn from the seed. Checkpoints seal the digest of the whole base.
+that were drawn from the seed, or trained by the run of `start_from`. Checkpoints seal the digest of
+the whole base.
 """
 
 from __future__ import annotations
@@ -26,9 +27,15 @@ from raysim.storage.run_directory import RunDirectory
 
 
 def kept_base(settings: Settings, federation: Federation, network: nn.Module) -> Tensors:
-    """Return the tensors of a network's base that a run directory holds: of a task's, all."""
-    base, is_task = base_of(network), federation.preparation is None
-    return base if is_task else without(base, call(settings.model, Model.read, network))
+    """Return the tensors of a network's base that a run directory holds: of a task's, all.
+
+    Of another network's, those that its files do not have: drawn ones, and those of `start_from`.
+    """
+    base = base_of(network)
+    if federation.preparation is None:
+        return base
+    read = call(settings.model, Model.read, network)
+    return {name: t for name, t in base.items() if t.started or name not in read}
 
 
 def read_base(run_dir: RunDirectory) -> Tensors:
@@ -88,15 +95,16 @@ def with_base(
     Args:
         settings: The run's settings.
         federation: The federation.
-        network: The network, as it was built; it takes the frozen tensors of the run directory, and
-            shares its base with the other processes of this node.
+        network: The network, as it was built; it takes the frozen tensors of a run that goes on,
+            and shares its base with the other processes of this node.
         run_dir: The run directory.
 
     Raises:
         RunError: the run directory's file of frozen tensors is damaged, or another network's.
         DataError: the base cannot be written.
     """
-    restore_base(network, run_dir)
+    if run_dir.begun:  # else the file is that of an attempt without a checkpoint
+        restore_base(network, run_dir)
     base, sent = base_of(network), kept_base(settings, federation, network)
     if nbytes({BASE: sent}) >= LEAST_SHARED:
         sent = {}

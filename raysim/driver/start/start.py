@@ -99,8 +99,7 @@ def drive(
             return finished
         for part in not_comparable(checked.identity):
             tracking.note(f"{part}: if this run is interrupted, it resumes only with force=True")
-        fresh = not any(run_dir.checkpoints.glob("round_*"))
-        kept = rehearse(checked) if fresh else 0
+        kept = 0 if run_dir.begun else rehearse(checked)
         check_space(checked.settings, checked.states, checked.initial.state, kept)
         watch = Stopwatch(settings.trace)
         with (

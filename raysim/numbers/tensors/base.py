@@ -23,9 +23,11 @@ class BaseParameter(nn.Parameter):
 
     Attributes:
         file: The file whose mapped memory its values are in; None without one.
+        started: Whether its values are those of `start_from`, not those that it was built with.
     """
 
     file: Path | None = None
+    started: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BaseParameter:
         return self
@@ -35,6 +37,7 @@ class BaseBuffer(Tensor):
     """Buffer of a base; see `BaseParameter`."""
 
     file: Path | None = None
+    started: bool = False
 
     # As of a parameter: its operations return plain tensors, and cost no more.
     __torch_function__ = nn.Parameter.__torch_function__
