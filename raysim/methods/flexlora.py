@@ -9,8 +9,10 @@ github.com/alibaba/FederatedScope, branch FlexLoRA.
     down:      the first r rows of A, and columns of B times s / s_k
 
 p_k as in FedAvg, s = alpha / R (rsLoRA: alpha / sqrt R). Where R is the rank of M or more, the
-server's product is the mean product, up to rounding. Other trained parts, such as a head,
-are averaged.
+server's product is the mean product, up to rounding. M may have fewer singular values than R, as
+where the ranks of a round add up to less: further rows of A are free then. They stay as they were,
+with 0 in B, so that a later client of a higher rank trains them. Other trained parts, such as a
+head, are averaged.
 
     way="product":  M is summed up, and its singular values are taken
     way="qr":       [sqrt(p_k) s_k B_k] = Q_B R_B        [sqrt(p_k) A_k]' = Q_A R_A
@@ -95,13 +97,18 @@ class FlexLora(Ranked):
 
 
 def factors(adapter: Adapter, model: Tensors, b: Tensor, a: Tensor) -> dict[str, Tensor]:
-    """Return A and B as two matrices [R', in], [out, R'] give them, cut or padded to rank R."""
-    cut = {}
-    for name, matrix in ((adapter.a, a[: adapter.rank]), (adapter.b, b[:, : adapter.rank])):
-        flat = torch.zeros_like(model[name]).flatten(1).double()
-        flat[: matrix.shape[0], : matrix.shape[1]] = matrix
-        cut[name] = flat.to(model[name].dtype).view(model[name].shape)
-    return cut
+    """Return A and B of rank R with the product of two matrices [R', in] and [out, R'].
+
+    Of R' > R they have the first rows and columns. Of R' < R the other rows of A are the model's.
+    """
+    rank = min(len(a), adapter.rank)
+    before, flat_b = model[adapter.a], torch.zeros_like(model[adapter.b]).flatten(1)
+    flat_a = torch.cat([a[:rank].to(before.dtype), before.flatten(1)[rank:]])
+    flat_b[:, :rank] = b[:, :rank].to(flat_b.dtype)
+    return {
+        adapter.a: flat_a.view_as(before),
+        adapter.b: flat_b.view_as(model[adapter.b]),
+    }
 
 
 def _send(adapters: Sequence[Adapter], as_factors: bool, view: View, trained: Trained) -> Upload:
