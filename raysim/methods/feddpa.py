@@ -35,12 +35,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raysim.api.method import Passes, Round, ServerState
-from raysim.api.rules import Pass, Rules, Trained, Upload, View, nothing_received
+from raysim.api.rules import Finish, Pass, Rules, Trained, Upload, View, nothing_received
 from raysim.methods import partly_shared
 from raysim.methods.adapted import Adapted
 from raysim.methods.partly_shared import OWN
 from raysim.numbers.adapters import DEFAULT, Adapter, Scales, adapted_layers, adapters_of
 from raysim.numbers.tensors import Groups, Tensors, only, parameter_names
+
+TRAINED = "trained"
+"""Group of a client's shared tensors after their training, until it deploys them."""
 
 
 class FedDpa(Adapted):
@@ -100,8 +103,12 @@ class FedDpa(Adapted):
         )
 
     def deployment_after(self, now: Round, state: ServerState) -> Sequence[Pass]:
-        """Deploy the mixture after the training of the client's own adapter."""
-        return [self._own_pass(now, state)]
+        """Deploy the mixture of both adapters as the client has trained them, as in a round."""
+        shared = self.training_pass(now, state)
+        hold = replace(shared.rules, finish=partial(_hold, shared.rules.finish))
+        own = self._own_pass(now, state)
+        deploy = replace(own.rules, finish=_deploy)
+        return [replace(shared, rules=hold), replace(own, rules=deploy)]
 
 
 class _OwnDropout(nn.Module):
@@ -153,6 +160,17 @@ def _finish(scales: Collection[str], view: View, trained: Trained) -> Upload:
     """Send the shared tensors; the client keeps the scales of its last mixture."""
     upload, kept = partly_shared.finish(view, trained), view.state[OWN]
     return replace(upload, state={OWN: {**upload.state[OWN], **only(kept, scales)}})
+
+
+def _hold(finish: Finish, view: View, trained: Trained) -> Upload:
+    """Hold what a client would send until its own adapter is trained."""
+    upload = finish(view, trained)
+    return replace(upload, sums={}, round_state={TRAINED: upload.sums["model"]})
+
+
+def _deploy(view: View, trained: Trained) -> Upload:
+    """Return the shared tensors that the client has trained before, next to its own ones."""
+    return Upload(sums={"model": view.state[TRAINED]})
 
 
 def _keep(names: Collection[str], view: View, trained: Trained) -> Upload:
