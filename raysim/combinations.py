@@ -913,6 +913,20 @@ RULES = (
         f"whose clients send {{words}}, {UNACCOUNTED}",
     ),
     Rule(
+        Kind(
+            "methods whose trained clients send more than what has moved",
+            _of_passes(
+                lambda seen: (
+                    seen.pass_.epochs and not seen.pass_.pooled and ([*seen.rows] or _unmoved(seen))
+                )
+            ),
+            "result",
+        ),
+        DIVIDING,
+        "which at its settings divides changes, and what clients send as {words} is none",
+        ARRIVED,
+    ),
+    Rule(
         FIXED,
         Kind(
             "clients that keep a state",

@@ -495,6 +495,10 @@ SEEN: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "aggregation.name=median: does not go with method.name=fedavg, whose clients send 'layer'": (
         *(MEDIAN, {"means": OF_MODEL, "rows": ["layer"]}, {"means": OF_MODEL}),
     ),
+    "method.name=fedavg: does not go with aggregation.name=mean, which at its settings divides": (
+        {"aggregation.weighting": "fixed"},
+        *({"means": {"c": MODEL}}, {"means": {"c": MODEL}, "epochs": 0}),
+    ),
     "attack.name=alie: does not go with method.name=fedavg, whose clients send 'c' without a": (
         *(ALIE, {"means": {"c": MODEL}, **BAD}, {"means": {"c": MODEL}}),
     ),
