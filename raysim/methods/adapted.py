@@ -43,7 +43,7 @@ from raysim.numbers.adapters import (
     adapters_beyond_matrices,
     adapters_of,
 )
-from raysim.numbers.client_tables import read_table
+from raysim.numbers.client_tables import check_once, read_table
 from raysim.numbers.tensors import Groups, Tensors, nbytes, parameter_names, without
 from raysim.user_input.user_modules import TARGET
 
@@ -180,6 +180,8 @@ class Ranked(Adapted):
     """FedAvg of a model with adapters, of which each client has its own rank."""
 
     columns: ClassVar[Sequence[Column]] = (Column("rank"),)
+    # no kept optimizer: the server cuts or draws anew what its moments belong to
+    needs_local: ClassVar[Mapping[str, object]] = {"keep": False}
     without_ranks: ClassVar[str] = "leave out method.ranks"
     """Advice that gives all clients the network's ranks."""
 
@@ -264,6 +266,7 @@ class Ranked(Adapted):
         table = read_table(Path(path), "method.ranks")
         if RANK not in table:
             raise SettingsError(f"method.ranks={path}: must have the columns client, {RANK}")
+        check_once(Path(path), "method.ranks", table["client"])
         pairs = zip(table["client"].tolist(), table[RANK].tolist(), strict=True)
         return ranks_group({int(c): self._checked(rank, most, int(c)) for c, rank in pairs})
 
@@ -372,15 +375,25 @@ def at_rank(adapters: Sequence[Adapter], tensors: Tensors, rank: Tensor) -> dict
     """
     cut = dict(tensors)
     for adapter in adapters:
-        a, b = tensors[adapter.a], tensors[adapter.b]
-        kept = torch.arange(len(a), device=a.device) < rank
-        cut[adapter.a] = torch.where(_rows(kept, a), a, 0)
-        cut[adapter.b] = torch.where(_rows(kept, b.transpose(0, 1)).transpose(0, 1), b, 0)
+        cut |= below_rank(adapter, tensors, rank)
         if adapter.scaling in tensors:
-            scale = adapter.scale_at(rank)
+            scale, b = adapter.scale_at(rank), cut[adapter.b]
             cut[adapter.scaling] = scale.to(tensors[adapter.scaling])
-            cut[adapter.b] = cut[adapter.b] * (adapter.scale / scale).to(b.dtype)
+            cut[adapter.b] = b * (adapter.scale / scale).to(b.dtype)
     return cut
+
+
+def below_rank(
+    adapter: Adapter, tensors: Tensors, rank: int | Tensor, above: Tensors | None = None
+) -> dict[str, Tensor]:
+    """Return A and B with their first rows and columns, and above a rank others, or 0."""
+    a, b = tensors[adapter.a], tensors[adapter.b]
+    kept = torch.arange(len(a), device=a.device) < rank
+    of_a, of_b = (above[adapter.a], above[adapter.b]) if above else (0, 0)
+    return {
+        adapter.a: torch.where(_rows(kept, a), a, of_a),
+        adapter.b: torch.where(_rows(kept, b.transpose(0, 1)).transpose(0, 1), b, of_b),
+    }
 
 
 def _rows(kept: Tensor, a: Tensor) -> Tensor:

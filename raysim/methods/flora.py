@@ -67,8 +67,6 @@ class Flora(MovesBase, Ranked):
     already_on_clients: ClassVar[str] = "the base as they last received it"
     bases: ClassVar[Bases | None] = {}
     columns: ClassVar[Sequence[Column]] = (*Ranked.columns, Column("stacked_rank"))
-    # no kept optimizer: adapters start anew in each round
-    needs_local: ClassVar[Mapping[str, object]] = {"keep": False}
 
     init_a: Literal["uniform", "normal"] = Field(
         default="uniform",

@@ -6,7 +6,8 @@ Foundation Models", EMNLP 2024, arXiv:2401.06432, section 3; its authors publish
     down:    client k of rank r takes the first r rows of A and columns of B
     client:  loss + lam * sum over layers of |B_tail| |A_tail|      the rows from gamma r to r
              then r <- gamma r, if the sum of |B_tail| |A_tail| fell in its training
-    server:  A <- sum_k p_k A_k        B <- sum_k p_k B_k           padded with zeros, which count
+    server:  A <- sum_k p_k A_k        B <- sum_k p_k B_k           padded with zeros, which count,
+             up to the largest rank of the round; rows and columns above it stay as they were
 
     weights="norm":      p_k ~ |B_k A_k|, the root of the sum of the squares of all layers
     weights="examples":  p_k as in FedAvg
@@ -14,11 +15,14 @@ Foundation Models", EMNLP 2024, arXiv:2401.06432, section 3; its authors publish
 |.| is Frobenius's norm. With equal ranks, gamma=1 and weights="examples" it is FedIT, which is
 FedAvg, bit for bit. p_k weighs a head, too. gamma r is rounded down, and is 1 at least; with
 gamma=1 there is no tail, no penalty and no pruning. Clients send their new rank, in four bytes, and
-the server keeps it. Choices: all clients have the scale s of the global adapter, which they hold a
-part of. The paper does not say whether norms are of a layer or of all; here they are of all, so
-that a client has one weight. A client that prunes sends its tail, and counts it, in this round for
-the last time. gamma=0.99 and lam=0.01 are those of a public fork of FederatedScope. A round in
-which all norms are 0 leaves the model as it is.
+the server keeps it. gamma=0.99 and lam=0.01 are those of a public fork of FederatedScope. A round
+in which all norms are 0 leaves the model as it is.
+
+Choices: rows that no client of a round has stay, as a tensor that nobody sends; with 0 in A and in
+B they would have no gradient ever after. So rows that all clients have pruned stay in the global
+adapter. All clients have its scale s, as they hold a part of it. The paper does not say whether
+norms are of a layer or of all; here they are of all, so that a client has one weight. A client that
+prunes sends its tail, and counts it, in this round for the last time.
 """
 
 from __future__ import annotations
@@ -49,6 +53,7 @@ from raysim.methods.adapted import (
     RANK,
     RANKS,
     Ranked,
+    below_rank,
     bytes_at,
     known_ranks,
     ranks_group,
@@ -69,7 +74,8 @@ class HetLora(Ranked):
 
     Helps where clients' devices differ: a weak one trains and sends a few rows and columns of the
     same adapter. Costs a norm of the tail a step. Against FedAvg clients of a low rank save bytes;
-    their zeros pull the last rows and columns to 0, against which the weights by norm act.
+    their zeros pull the last rows and columns to 0 where a client of the round has these, against
+    which the weights by norm act.
     """
 
     without_ranks: ClassVar[str] = "leave out method.ranks and set method.gamma=1"
@@ -92,8 +98,8 @@ class HetLora(Ranked):
 
     @property
     def bases(self) -> Bases | None:  # type: ignore[override]  # a constant of other methods
-        """None of an upload that is scaled."""
-        return {} if self.weights == "norm" else None
+        """None of an upload that is scaled, or padded with zeros, which are no changes."""
+        return {} if self.weights == "norm" or self.has_ranks else None
 
     @property
     def needs_mean(self) -> str:  # type: ignore[override]  # a constant of other methods
@@ -110,7 +116,7 @@ class HetLora(Ranked):
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Return the state with the weighted mean of the padded tensors, and the new ranks."""
-        means = dict(reduced.means)
+        means, before = dict(reduced.means), state
         total = means.pop(WEIGHT, {}).get(WEIGHT)
         if total is not None and total > 0:
             scaled = {name: mean / total for name, mean in means[SCALED].items()}
@@ -118,7 +124,14 @@ class HetLora(Ranked):
         if self.gamma < 1:
             pruned = zip(reduced.clients, map(int, reduced.scalars.get(RANK, ())), strict=True)
             state = state.replace(**{RANKS: ranks_group({**known_ranks(state), **dict(pruned)})})
-        return super().server_update(now, state, replace(reduced, means=means))
+        after = super().server_update(now, state, replace(reduced, means=means))
+        if not self.has_ranks:
+            return after
+        most = max(self.ranks_of(now, before, reduced.clients).values(), default=0)
+        model, old = dict(after.groups["model"]), before.groups["model"]
+        for adapter in adapters_of(now.network):
+            model |= below_rank(adapter, model, most, old)
+        return after.replace(model=model)
 
     def _penalty(self, pairs: Pairs, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         return self.lam * self._tail(pairs, view.params, view.personal[RANK][RANK])

@@ -69,7 +69,16 @@ def rows_of(path: Path, setting: str, listed: np.ndarray, clients: int) -> Integ
         raise DataError(
             f"{setting}={path}: client {missing[0]} is missing ({len(missing)} of {clients} are)"
         )
-    twice = np.flatnonzero(np.diff(listed[order]) == 0)
-    if len(twice):
-        raise DataError(f"{setting}={path}: client {listed[order][twice[0]]:g} is there twice")
+    check_once(path, setting, listed)
     return rows
+
+
+def check_once(path: Path, setting: str, listed: np.ndarray) -> None:
+    """Check that the column `client` of a table has no client twice.
+
+    Raises:
+        DataError: it has one.
+    """
+    ordered = np.sort(listed)
+    if len(twice := np.flatnonzero(np.diff(ordered) == 0)):
+        raise DataError(f"{setting}={path}: client {ordered[twice[0]]:g} is there twice")

@@ -26,7 +26,7 @@ from tests.adapters import ALPHA, RANK, LoraLinear, adapted
 from tests.methods.common import assert_refused, newest_states
 from tests.methods.reference import SIZES, Reference, T
 from tests.methods.test_oracle import gradient
-from tests.tasks import UNEQUAL, make_settings, make_task
+from tests.tasks import UNEQUAL, Notes, make_settings, make_task
 
 LAYERS = ("hidden.0", "hidden.2")
 FACTORS = [f"{layer}.lora_{half}.default.weight" for layer in LAYERS for half in "AB"]
@@ -136,6 +136,28 @@ def test_flexlora_keeps_a_and_b_where_the_mean_product_is_0(tmp_path, way):
         assert np.array_equal(params[name].double().numpy(), first)
 
 
+@pytest.mark.parametrize("way", ["product", "qr"])
+def test_flexlora_leaves_rows_to_later_clients(tmp_path, way):
+    assert_rows_are_left(tmp_path, {"method.name": "flexlora", "method.way": way})
+
+
+def test_hetlora_leaves_rows_to_later_clients(tmp_path):
+    assert_rows_are_left(tmp_path, {"method.name": "hetlora"})
+
+
+def assert_rows_are_left(tmp_path, method):
+    """A round of a client of rank 1, then one of a client of the network's rank."""
+    given = {**method, "method.ranks": [1, 4], "selection.name": "round_robin"}
+    given |= {"fraction": 0.5, "local.lr": 0.5}
+    task, found = make_task((57, 61), MODEL), []
+    for rounds in (1, 2):
+        settings = make_settings(tmp_path / f"{rounds}", **given, rounds=rounds)
+        params = raysim.run(settings, task).params
+        pairs = products([params[name].double().numpy() for name in FACTORS])
+        found.append([np.linalg.matrix_rank(ba, tol=1e-5) for ba in pairs])
+    assert found == [[1, 1], [4, 4]]
+
+
 NO_STEP = 1e-60
 """A learning rate that is 0 in float32."""
 GAMMA, LAM = 0.6, 0.5
@@ -164,7 +186,7 @@ def hetlora(reference, weights):
     """The last tensors, and the ranks of clients after each round that they took part in."""
     w, ranks, seen = reference.start, {k: RANKS[k % len(RANKS)] for k in range(len(SIZES))}, []
     for number, cohort in enumerate(reference.cohorts):
-        ends, norms = [], []
+        ends, norms, most = [], [], max(ranks[k] for k in cohort)
         for k in cohort:
             rank, plain = ranks[k], slope_of(reference.base, S)
 
@@ -181,6 +203,7 @@ def hetlora(reference, weights):
                 ranks[k] = pruned(rank)
             ends.append(end)
             norms.append(np.sqrt(sum(np.linalg.norm(ba) ** 2 for ba in products(end))))
+        before = w
         if weights == "examples":
             w = reference.mean(cohort, ends)
         else:
@@ -189,6 +212,8 @@ def hetlora(reference, weights):
                 sum(s * t for s, t in zip(shares, ts, strict=True))
                 for ts in zip(*ends, strict=True)
             ]
+        above = [t - cut for t, cut in zip(before, at_rank(before, most), strict=True)]
+        w = [t + rest for t, rest in zip(w, above, strict=True)]
         seen.append({k: ranks[k] for k in cohort})
     return w, seen
 
@@ -223,6 +248,23 @@ def test_hetlora_prunes_to_a_whole_product_of_gamma_and_rank(tmp_path):
     result = raysim.run(make_settings(tmp_path / "run", **given), make_task(SIZES, model))
     ranks = pq.read_table(result.run_dir / "clients.parquet")["rank"].to_pylist()
     assert 29 in ranks
+
+
+STAGES = [{"channel.clip.norm": 1e-3}, {"channel.topk.fraction": 0.1}]
+
+
+@pytest.mark.parametrize("stages", STAGES, ids=str)
+def test_no_stage_takes_padding_for_a_change(tmp_path, stages):
+    """In the difference of a client of a low rank, padding would be minus the server's rows."""
+    given = {"method.name": "hetlora", "method.weights": "examples", "method.ranks": [*RANKS]}
+    task, runs = make_task(SIZES, MODEL), []
+    for name, more in (("plain", {}), ("staged", stages)):
+        notes = Notes()
+        runs.append(raysim.run(make_settings(tmp_path / name, **given, **more), task, notes))
+    plain, staged = runs
+    assert all(torch.equal(plain.params[name], staged.params[name]) for name in FACTORS + HEAD)
+    assert plain.metrics["bytes_up"].to_pylist() == staged.metrics["bytes_up"].to_pylist()
+    assert any("hetlora sends no differences" in note for note in notes.notes)
 
 
 def rolora(reference, first):
@@ -336,19 +378,36 @@ def dropping():
     return network
 
 
-@pytest.mark.parametrize(
-    "engine", [{}, {"engine.vectorize": 3}, {"downlink.topk.fraction": 0.2}], ids=str
-)
+ENGINES = [
+    {},
+    {"engine.vectorize": 3},
+    {"downlink.topk.fraction": 0.2},
+    {"evaluation.when": "after"},
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
 @pytest.mark.parametrize("method", IDENTITIES)
 def test_the_same_as_fedit(tmp_path, method, engine):
     """The trained tensors, what clients deploy, and the bytes; with dropout."""
+    assert_same_runs(tmp_path, {}, {"method.name": method, **IDENTITIES[method]}, engine)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_feddpa_without_a_mixture_deploys_what_fedper_does(tmp_path, when):
+    """The head is each client's own."""
+    plain = {"method.name": "fedper", "method.own": "head"}
+    other = {"method.name": "feddpa", "method.own": "head", "method.weight": 0.0}
+    assert_same_runs(tmp_path, plain, other, {"evaluation.when": when})
+
+
+def assert_same_runs(tmp_path, one, another, engine):
     more = {"fraction": 0.5, "local.momentum": 0.9, "evaluation.clients": True}
-    given = {"method.name": method, **IDENTITIES[method]}
     plain, other = (
         raysim.run(
             make_settings(tmp_path / name, **more, **own, **engine), make_task(UNEQUAL, dropping)
         )
-        for name, own in (("plain", {}), ("other", given))
+        for name, own in (("plain", one), ("other", another))
     )
     for name in FACTORS + HEAD:
         assert torch.equal(plain.params[name], other.params[name])
@@ -490,6 +549,16 @@ def test_bad_ranks_and_parts_are_refused(tmp_path, given, message):
     assert_refused(tmp_path, overrides, message, MODEL)
 
 
+@pytest.mark.parametrize("method", ["flexlora", "flora", "hetlora", "rolora"])
+def test_no_optimizer_is_kept_for_rows_that_the_server_replaces(method):
+    given = {"method.name": method, "local.keep": True, "local.momentum": 0.9}
+    message = (
+        rf"local\.keep=true: does not go with method\.name={method}, which needs local\.keep=f"
+    )
+    with pytest.raises(raysim.SettingsError, match=message):
+        raysim.load_config("mnist-fedavg", given)
+
+
 def too_much(client):
     return 2.5
 
@@ -507,10 +576,15 @@ def test_a_table_of_ranks_is_read_before_the_run_starts(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_client_that_the_table_lacks_is_named(tmp_path):
-    (tmp_path / "few.csv").write_text("client,rank\n7,2")
-    given = {"method.name": "hetlora", "method.ranks": str(tmp_path / "few.csv")}
-    assert_refused(tmp_path, given, r"few\.csv: client 0 is missing", MODEL)
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [("7,2", "client 0 is missing"), ("1,2\n7,2\n1,4", "client 1 is there twice")],
+)
+def test_each_client_is_in_the_table_once(tmp_path, rows, message):
+    (tmp_path / "ranks.csv").write_text(f"client,rank\n{rows}")
+    given = {"method.name": "hetlora", "method.ranks": str(tmp_path / "ranks.csv")}
+    with pytest.raises(raysim.RaysimError, match=rf"ranks\.csv: {message}"):
+        raysim.run(make_settings(tmp_path / "run", **given), make_task((5,), MODEL))
 
 
 @pytest.mark.parametrize("method", METHODS)
