@@ -6,7 +6,7 @@ import copy
 import multiprocessing
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -281,6 +281,74 @@ def test_a_frozen_parameter_leaves_the_modes_of_other_modules(tmp_path):
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
     assert found[0]["hidden.1.num_batches_tracked"] > 0
+
+
+class Turns(nn.Module):
+    """Turns pairs of inputs by constant angles, and drops some; it has no parameters."""
+
+    def __init__(self, constant: bool) -> None:
+        super().__init__()
+        angles = torch.linspace(0.1, 1, 6)
+        if constant:
+            self.register_buffer("angles", angles, persistent=False)
+        else:
+            self.angles = angles
+
+    def forward(self, x):
+        first, second = x.chunk(2, 1)
+        sine, cosine = self.angles.sin(), self.angles.cos()
+        turned = torch.cat([first * cosine - second * sine, first * sine + second * cosine], 1)
+        return nn.functional.dropout(turned, 0.2, self.training)
+
+
+class Calls(nn.Module):
+    """Counts its calls in training; it has no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor(0), persistent=False)
+
+    def forward(self, x):
+        self.count = self.count + self.training
+        return x
+
+
+class Turned(SmallNet):
+    """A trained network on turned inputs."""
+
+    def __init__(self, constant: bool, *more: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Flatten(), Turns(constant), *(make() for make in more))
+
+
+NOISE = {
+    "channel.gaussian.noise": 0.05,
+    "channel.gaussian.clip": 1.0,
+    "aggregation.weighting": "fixed",
+}
+COUNTING = Calls, partial(nn.BatchNorm1d, 12, affine=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [(NOISE, ()), ({}, COUNTING), ({"engine.vectorize": 4}, COUNTING)],
+    ids=["noise", "counts", "counts, stacked"],
+)
+def test_constants_of_a_trained_network_stay_and_its_counts_move(tmp_path, options, more):
+    """A network that has its constants in attributes computes the same, and sends as much."""
+    constant, expected = (
+        raysim.run(
+            make_settings(tmp_path / f"{constant}", **options),
+            make_task((16, 24, 32, 40), partial(Turned, constant, *more)),
+        )
+        for constant in (True, False)
+    )
+    assert constant.params.keys() == expected.params.keys()
+    assert all(torch.equal(constant.params[n], expected.params[n]) for n in expected.params)
+    assert constant.metrics["bytes_up"].equals(expected.metrics["bytes_up"])
+    if more:
+        assert constant.params["features.2.count"] > 0
+        assert constant.params["features.3.running_mean"].any()
 
 
 class Flat(Backbone):

@@ -1,8 +1,12 @@
 """Base of a network: the frozen tensors that no round changes.
 
-They are the parameters that are frozen when the network is built, and the buffers of modules
-without a trained parameter. They are no part of a model that travels: `state_of` leaves them out.
-Copies of a network share them.
+They are the parameters that are frozen when the network is built, the buffers of modules without a
+trained parameter, and constants. They are no part of a model that travels: `state_of` leaves them
+out. Copies of a network share them.
+
+A module without parameters is of the part of the network around it. There BatchNorm without weights
+counts statistics, which move if that part is trained. Its constants are the buffers of real or
+complex numbers that are not persistent, such as the frequencies of rotary position embeddings.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+from raysim.numbers.tensors.torch_private import transient_buffers
 
 
 class BaseParameter(nn.Parameter):
@@ -73,7 +79,7 @@ def set_base(network: nn.Module, moved: Collection[str] = ()) -> None:
             continue
         if type(parameter) is nn.Parameter:
             parameter.__class__ = BaseParameter
-    for buffer in _untrained_buffers(network, trained):
+    for buffer in _unmoved_buffers(network, trained):
         if type(buffer) is Tensor:
             buffer.__class__ = BaseBuffer
 
@@ -103,12 +109,15 @@ def base_on(network: nn.Module, device: torch.device) -> None:
 def resting(network: nn.Module) -> list[nn.Module]:
     """Return the modules that stay in evaluation mode: all of their own tensors are a base's.
 
-    Recurrent modules are not among them: cuDNN has no backward pass for them in evaluation mode.
+    Modules with buffers alone that are not persistent are not among them, as they may be of a
+    trained part, nor are recurrent ones: cuDNN has no backward pass for them in evaluation mode.
     """
     found = []
     for module in network.modules():
-        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        if own and all(map(is_base, own)) and not isinstance(module, nn.RNNBase):
+        buffers = dict(module.named_buffers(recurse=False))
+        own = [*module.parameters(recurse=False), *buffers.values()]
+        lasting = len(own) - len(transient_buffers(module) & buffers.keys())
+        if lasting and all(map(is_base, own)) and not isinstance(module, nn.RNNBase):
             found.append(module)
     return found
 
@@ -146,19 +155,24 @@ def _range(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
-def _untrained_buffers(network: nn.Module, trained: _Memory) -> Iterator[Tensor]:
-    """Yield the buffers of modules without a trained parameter, given the memory of these.
+def _unmoved_buffers(network: nn.Module, trained: _Memory) -> Iterator[Tensor]:
+    """Yield the buffers of modules without a trained parameter, and constants.
 
-    A module without parameters goes by the closest module around it that has some.
+    Args:
+        network: The network.
+        trained: The memory of the trained parameters.
     """
     untrained: dict[str, bool] = {}  # by a module's name; those around it come first
     for name, module in network.named_modules():
-        parameters = [*module.parameters()]
+        parameters, transient = [*module.parameters()], transient_buffers(module)
         around = untrained.get(name.rpartition(".")[0], False) if name else False
         untrained[name] = (
             not any(p.requires_grad or trained.holds(p) for p in parameters)
             if parameters
             else around
         )
-        if untrained[name]:
-            yield from module.buffers(recurse=False)
+        for key, buffer in module.named_buffers(recurse=False):
+            is_real = buffer.is_floating_point() or buffer.is_complex()
+            is_constant = not parameters and key in transient and is_real
+            if (untrained[name] or is_constant) and not trained.holds(buffer):
+                yield buffer
