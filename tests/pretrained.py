@@ -41,7 +41,10 @@ def save_network(folder: Path, kind: str = "bert", **sizes: Any) -> Path:
 
 
 def save_tokenizer(folder: Path, words: tuple[str, ...] = WORDS, end: str | None = None) -> None:
-    """Write a fast tokenizer of whole words, split at spaces; `end` ends a text."""
+    """Write a fast tokenizer of whole words, split at spaces; `end` ends a text.
+
+    It has a token for padding if "[PAD]" is a word.
+    """
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -50,5 +53,6 @@ def save_tokenizer(folder: Path, words: tuple[str, ...] = WORDS, end: str | None
     special = {"unk_token": "[UNK]"}
     tokenizer = Tokenizer(WordLevel({word: n for n, word in enumerate(words)}, **special))
     tokenizer.pre_tokenizer = Whitespace()
-    special |= {"pad_token": "[PAD]"} | ({"eos_token": end} if end else {})
+    special |= {"pad_token": "[PAD]"} if "[PAD]" in words else {}
+    special |= {"eos_token": end} if end else {}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)

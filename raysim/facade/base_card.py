@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysim.errors import visible
-from raysim.workloads.datasets.files.applied import TextOfRun
 from raysim.workloads.models.pretrained.folders import hub_name
 from raysim.workloads.models.pretrained.model import HuggingFace
 from raysim.workloads.models.pretrained.packs import PACKS
@@ -33,8 +32,8 @@ from peft import PeftModel
 from transformers import {kind}, AutoTokenizer
 
 base = {base}
-tokenizer = AutoTokenizer.from_pretrained(base{revision})
-network = {kind}.from_pretrained(base{revision}{labels})
+tokenizer = AutoTokenizer.from_pretrained(".")
+network = {kind}.from_pretrained(base, {how})
 network = PeftModel.from_pretrained(network, ".")
 {use}
 ```
@@ -58,17 +57,24 @@ print(tokenizer.decode(tokens[0, ids.shape[1] :], skip_special_tokens=True))"""
 """Lines that call a network as it was trained: with a text, or with a prompt."""
 
 
-def use_of(model: TrainedModel, network: HuggingFace, to: str) -> str:
-    """Return the lines that load and call a pretrained network of a format, a key of USES."""
+def use_of(model: TrainedModel, network: HuggingFace, to: str, arguments: Mapping[str, Any]) -> str:
+    """Return the lines that load and call a pretrained network of a format.
+
+    Args:
+        model: The model.
+        network: Its settings of the network.
+        to: The format, a key of USES.
+        arguments: Arguments with which transformers reads the base of adapters.
+    """
     is_language = network.task == "causal-lm"
     name, commit = hub_name(network.path)
     base = f'"{name}"' if commit else f'"..."  # {_where(network)}'
+    how = {**({"revision": commit} if commit else {}), **arguments}
     return USES[to].format(
         kind="AutoModelForCausalLM" if is_language else "AutoModelForSequenceClassification",
         use=_call_of(model) + GENERATE if is_language else CLASSIFY,
         base=base,
-        revision=f', revision="{commit}"' if commit else "",
-        labels="" if is_language else f", num_labels={model.preparation.outputs}",
+        how=", ".join(f"{name}={value!r}".replace("'", '"') for name, value in how.items()),
     )
 
 
@@ -82,10 +88,9 @@ def _call_of(model: TrainedModel) -> str:
     """Return the lines that make the inputs of a language model, as in training."""
     from raysim.workloads.models.pretrained.tokenizer import tokenizer_of
 
-    text = next((c for c in model.columns.columns if isinstance(c, TextOfRun)), None)
-    if text is None or not text.answer:
+    if model.text is None or not model.text.answer:
         return TEXT
-    return CHAT if tokenizer_of(text.tokenizer).chat_template else PROMPT
+    return CHAT if tokenizer_of(model.text.tokenizer).chat_template else PROMPT
 
 
 def shown(path: str) -> str:

@@ -25,7 +25,6 @@ from raysim.facade.model_card import card
 from raysim.facade.predictions import TrainedModel
 from raysim.storage.atomic import replace_folder, write_json
 from raysim.storage.checkpoints import MODEL, save_tensors
-from raysim.workloads.datasets.files.applied import TextOfRun
 from raysim.workloads.models.pretrained.extra import check_extra
 from raysim.workloads.models.pretrained.model import HuggingFace
 
@@ -38,6 +37,8 @@ PROGRAM, GRAPH = "model.pt2", "model.onnx"
 INPUTS, OUTPUTS = "inputs", "outputs"
 """Names of a graph's input and output."""
 ONNX = ("onnx", "onnxruntime", "onnxscript")
+Arguments = Mapping[str, Any]
+"""Arguments with which transformers reads the base of adapters; none elsewhere."""
 TOKENS = 16
 """Most tokens in the rows that check a pretrained network."""
 
@@ -70,11 +71,11 @@ def export(model: TrainedModel, to: str, out: Path, about: str) -> None:
     example = _example(model)
 
     def write(folder: Path) -> None:
-        FORMATS[to](model, example, folder)
+        arguments = FORMATS[to](model, example, folder)
         settings = {k: v for k, v in model.settings.to_dict().items() if k != "out"}
         write_json(folder / "settings.json", settings)
         write_json(folder / "preparation.json", model.preparation.to_json())
-        text = card(model, to, about, tuple(example.shape[1:]), example.dtype)
+        text = card(model, to, about, arguments, example)
         (folder / "README.md").write_text(text, encoding="utf-8")
 
     replace_folder(out, write)
@@ -151,13 +152,14 @@ def _check(
             )
 
 
-def _torch(model: TrainedModel, example: Tensor, folder: Path) -> None:
+def _torch(model: TrainedModel, example: Tensor, folder: Path) -> Arguments:
     """Write the program of torch.export, and the network's state_dict."""
     torch.export.save(_program(model, example), folder / PROGRAM)
     save_tensors(folder / MODEL, model.network.state_dict())
+    return {}
 
 
-def _onnx(model: TrainedModel, example: Tensor, folder: Path) -> None:
+def _onnx(model: TrainedModel, example: Tensor, folder: Path) -> Arguments:
     """Write an ONNX graph, and check it in ONNX Runtime."""
     import onnxruntime
 
@@ -179,23 +181,26 @@ def _onnx(model: TrainedModel, example: Tensor, folder: Path) -> None:
         return torch.as_tensor(session.run(None, {INPUTS: x.numpy()})[0])
 
     _check(model, example, "torch.onnx", compute)
+    return {}
 
 
-def _huggingface(model: TrainedModel, example: Tensor, folder: Path) -> None:
+def _huggingface(model: TrainedModel, example: Tensor, folder: Path) -> Arguments:
     """Write the network with its adapters merged, and check it in transformers."""
-    from raysim.workloads.models.pretrained.writing import example_of, write_tokenizer, write_whole
+    from raysim.workloads.models.pretrained.writing import example_of, write_whole
 
     settings, network = _pretrained(model, "huggingface")
-    stored = model.preparation
-    compute = write_whole(settings, network, stored.outputs, stored.classes, folder)
-    texts = (c.tokenizer for c in model.columns.columns if isinstance(c, TextOfRun))
-    write_tokenizer(next(texts, settings.path), folder)
-    _check(model, example_of(network, min(example.shape[1], TOKENS)), "transformers", compute)
+    padding, stored = _write_tokenizer(model, settings, network, folder), model.preparation
+    compute = write_whole(
+        settings, network, stored.outputs, stored.classes, folder, padding=padding
+    )
+    rows = example_of(network, min(example.shape[1], TOKENS), padding)
+    _check(model, rows, "transformers", compute)
+    return {}
 
 
-def _peft(model: TrainedModel, example: Tensor, folder: Path) -> None:
+def _peft(model: TrainedModel, example: Tensor, folder: Path) -> Arguments:
     """Write adapters, and check them in peft."""
-    from raysim.workloads.models.pretrained.writing import example_of, write_adapters
+    from raysim.workloads.models.pretrained.writing import arguments, example_of, write_adapters
 
     settings, network = _pretrained(model, "peft")
     if not settings.lora.rank or settings.random:
@@ -203,8 +208,32 @@ def _peft(model: TrainedModel, example: Tensor, folder: Path) -> None:
         if not settings.lora.rank:
             why = "model.lora.rank=0, so that there are no adapters"
         raise RunError(f"{model.run}: --to=peft: {why}; --to=huggingface writes the whole network")
-    compute = write_adapters(settings, network, model.preparation.outputs, model.run, folder)
-    _check(model, example_of(network, min(example.shape[1], TOKENS)), "peft", compute)
+    padding, outputs = _write_tokenizer(model, settings, network, folder), model.preparation.outputs
+    compute = write_adapters(settings, network, outputs, model.run, folder, padding=padding)
+    _check(model, example_of(network, min(example.shape[1], TOKENS), padding), "peft", compute)
+    return arguments(settings, network, outputs, padding)
+
+
+def _write_tokenizer(
+    model: TrainedModel, settings: HuggingFace, network: Staged, folder: Path
+) -> int:
+    """Write the tokeniser of a run, if there is one; return the token that fills rows.
+
+    Raises:
+        RunError: a decoder that classifies needs such a token, and there is none.
+    """
+    from raysim.workloads.models.pretrained.writing import padding_of, tokenizer_for
+
+    tokenizer = tokenizer_for(network, model.text.tokenizer if model.text else settings.path)
+    padding = padding_of(network, tokenizer)
+    if padding is None:
+        raise RunError(
+            f"{model.run}: transformers needs a token for padding that ends no text, and the"
+            f" tokeniser of {settings.path} has none; raysim.load returns the network as a module"
+        )
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    return padding
 
 
 def _pretrained(model: TrainedModel, to: str) -> tuple[HuggingFace, Staged]:
@@ -237,9 +266,9 @@ def _pretrained(model: TrainedModel, to: str) -> tuple[HuggingFace, Staged]:
 
 OF_PRETRAINED = {"huggingface": _huggingface, "peft": _peft}
 """Formats of pretrained networks alone."""
-FORMATS: Mapping[str, Callable[[TrainedModel, Tensor, Path], Any]] = {
+FORMATS: Mapping[str, Callable[[TrainedModel, Tensor, Path], Arguments]] = {
     "torch": _torch,
     "onnx": _onnx,
     **OF_PRETRAINED,
 }
-"""Formats of folders, with what writes the model."""
+"""Formats of folders, with what writes the model, and returns how to load what it belongs to."""

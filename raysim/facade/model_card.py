@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
+from torch import Tensor
 
 import raysim
 from raysim.api.components import called
@@ -53,20 +53,27 @@ session = onnxruntime.InferenceSession("model.onnx")
 }
 
 
-def card(model: TrainedModel, to: str, about: str, shape: Sequence[int], dtype: torch.dtype) -> str:
+def card(
+    model: TrainedModel,
+    to: str,
+    about: str,
+    arguments: Mapping[str, Any],
+    example: Tensor,
+) -> str:
     """Return the model card.
 
     Args:
         model: The model.
         to: Its format, a key of USES or of `base_card.USES`.
         about: Whose model it is, in words.
-        shape: Shape of an input.
-        dtype: Type of the inputs.
+        arguments: Arguments with which transformers reads the base of adapters.
+        example: Inputs of the network.
     """
+    dtype, shape = example.dtype, example.shape[1:]
     settings, name = model.settings, str(dtype).removeprefix("torch.")
     network = settings.model if isinstance(settings.model, HuggingFace) else None
     if network and to in base_card.USES:
-        use = base_card.use_of(model, network, to)
+        use = base_card.use_of(model, network, to, arguments)
     else:
         use = USES[to].format(shape=", ".join(map(str, shape)), dtype=dtype, name=name)
     header = base_card.header_of(network) if network else {}

@@ -29,7 +29,12 @@ from raysim.storage.run_directory import RunDirectory
 from raysim.user_input import user_path
 from raysim.user_input.user_modules import leave_out_working_directory
 from raysim.workloads.datasets.fetch import data_root
-from raysim.workloads.datasets.files.applied import ArraysOfRun, ColumnsOfRun, NewRows
+from raysim.workloads.datasets.files.applied import (
+    ArraysOfRun,
+    ColumnsOfRun,
+    NewRows,
+    TextOfRun,
+)
 from raysim.workloads.datasets.files.source import as_words, shown
 
 if TYPE_CHECKING:
@@ -117,6 +122,11 @@ class TrainedModel:
         own = None if client is None else client_model(run, client, listener=listener)
         network = load_network(run, None, data_root, listener.note, best=False, own=own)
         return cls(run, settings, stored, network, _columns(directory, stored), listener)
+
+    @property
+    def text(self) -> TextOfRun | None:
+        """The column of text, if the model has read one."""
+        return next((c for c in self.columns.columns if isinstance(c, TextOfRun)), None)
 
     def predictions(self, data: Path) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file or folder, in order, with their predictions.

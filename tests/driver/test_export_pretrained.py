@@ -25,7 +25,7 @@ from raysim.workloads.models.pretrained import folders as folders_of_networks
 from raysim.workloads.models.pretrained.extra import quiet
 from raysim.workloads.models.pretrained.model import HuggingFace
 from tests.driver import used
-from tests.pretrained import save_network
+from tests.pretrained import SIZES, WORDS, save_network, save_tokenizer
 from tests.workloads.datasets.files import layouts
 
 ROWS = torch.tensor([[4, 5, 6, 7, 1, 8], [9, 8, 7, 6, -1, -1], [5, -1, -1, -1, -1, -1]])
@@ -77,8 +77,6 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("networks")
     found = {kind: save_network(root / kind, kind) for kind in ("bert", "llama")}
     from transformers import BertConfig, BertModel
-
-    from tests.pretrained import SIZES, save_tokenizer
 
     found["no pooler"] = root / "no pooler"
     with quiet():
@@ -232,9 +230,9 @@ def test_the_folders_say_what_they_are(folders, trained):
     config = json.loads(Path("model_peft/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "bert"  # no folder of the author's machine
     assert (config["r"], config["modules_to_save"]) == (8, ["classifier"])
-    assert "AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)" in (
-        Path("model_peft/README.md").read_text()
-    )
+    how = 'dtype="float32", num_labels=2, ignore_mismatched_sizes=True'
+    card = Path("model_peft/README.md").read_text()
+    assert f"AutoModelForSequenceClassification.from_pretrained(base, {how})" in card
     size = Path("model_peft/adapter_model.safetensors").stat().st_size
     assert size < 0.3 * Path("model_huggingface/model.safetensors").stat().st_size
 
@@ -260,22 +258,59 @@ def test_the_lines_of_a_card_ask_as_in_training(folders, trained, monkeypatch, c
     assert command("export", "run", "--to", to, "-o", "out")[0] == 0
     card = Path("out/README.md").read_text()
     assert "The pretrained network is base (model.path)." in card and str(base.parent) not in card
-    program = card.partition("```python\n")[2].partition("```")[0]
-    assert called in program
-    named = '"..."  # folder of the pretrained network base'
-    assert (named in program) is (to == "peft")
-    Path("out/use.py").write_text(program.replace(named, repr(str(base.absolute()))))
+    assert called in card and ('"..."  # folder of the pretrained' in card) is (to == "peft")
+    base = base.absolute()
     monkeypatch.chdir("out")
-    with quiet():
-        found = runpy.run_path("use.py")
+    found = used_as_the_card_says(base)
     assert found["tokenizer"].convert_ids_to_tokens(found["ids"][0])[2:] == ends
     assert found["tokens"].shape[1] > found["ids"].shape[1]
     assert capsys.readouterr().out.strip()
 
 
+def used_as_the_card_says(base: Path, text: str = '"A text."') -> dict[str, Any]:
+    """Run the program of a card in this folder; return its variables."""
+    program = Path("README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    program = re.sub(r'"\.\.\."  # folder of .*', repr(str(base)), program)
+    Path("use.py").write_text(program.replace('"A text."', text))
+    with quiet():
+        return runpy.run_path("use.py")
+
+
+def trained_without_padding(trained, end: str | None) -> tuple[used.Command, Path]:
+    """Train on a decoder in bfloat16 with another classifier; return the command line, and it."""
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    sizes = SIZES | {"pad_token_id": None, "num_labels": 5}
+    base = Path("base").absolute()
+    with quiet():
+        LlamaForSequenceClassification(LlamaConfig(**sizes)).bfloat16().save_pretrained(base)
+    save_tokenizer(base, ("!", *WORDS[1:]), end=end)
+    return trained(Trained("llama", {"model.path": str(base), "model.lora.rank": 2})), base
+
+
+@pytest.mark.parametrize("to", ["huggingface", "peft"])
+def test_a_decoder_without_padding_classifies_as_in_training(trained, monkeypatch, to):
+    """Texts end in the first token."""
+    command, base = trained_without_padding(trained, end="[SEP]")
+    texts = ["the cat sat !", "a", "dog ! !", "ran"]
+    layouts.text(Path("new.csv"), {"body": texts})
+    expected = raysim.predict("run", "new.csv")["p_cat"].to_pylist()
+    assert command("export", "run", "--to", to, "-o", "out")[0] == 0
+    monkeypatch.chdir("out")
+    found = used_as_the_card_says(base, f"{texts}, padding=True")["outputs"]
+    assert found.softmax(1)[:, 0].tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_decoder_that_classifies_needs_a_token_that_ends_no_text(trained):
+    command, _ = trained_without_padding(trained, end=None)
+    code, _, said = command("export", "run", "--to", "peft", "-o", "out")
+    assert code == 2 and "needs a token for padding that ends no text, and the tokeniser" in said
+    assert said.count("\n") == 1 and not Path("out").exists()
+
+
 HEADERS = {
     "minilm": ("apache-2.0", "sentence-transformers/all-MiniLM-L6-v2", "fetch minilm` prints"),
-    f"org/net@{'a' * 40}": ("unknown", "org/net", f'(base, revision="{"a" * 40}", num_labels=2)'),
+    f"org/net@{'a' * 40}": ("unknown", "org/net", f'(base, revision="{"a" * 40}", dtype="float32"'),
 }
 
 

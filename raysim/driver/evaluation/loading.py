@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from raysim.api.scoring import in_own_unit
+from raysim.api.scoring import identity, in_own_unit
 from raysim.config import parse
 from raysim.driver.start.base import check_base, read_base, restore_base, sealed_base
 from raysim.driver.start.identity import check_model_files
@@ -129,14 +129,22 @@ def load_network(
         Network(network).load(tensors)
     load_tensors(network, tensors, str(path))
     unset_base(network)
-    scoring = settings.dataset.scoring
-    if model is None and not scoring.classifies and scoring.columns_after_tokens is None:
-        # Such outputs were trained in another unit than that of the targets.
-        unit = stored.unit if stored else None
-        predict = in_own_unit(unit) if unit else settings.dataset.scoring_of(samples().y).predict
-        if predict is not scoring.predict:
-            network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))
+    if model is None and (predict := _predict(settings.dataset, stored, samples)) is not identity:
+        network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))
     return network.eval()
+
+
+def _predict(
+    dataset: Dataset, stored: Preparation | None, samples: Callable[[], Split]
+) -> Callable[[Tensor], Tensor]:
+    """Return what turns outputs into the targets' unit, if they were trained in another one."""
+    scoring = dataset.scoring
+    if scoring.classifies or scoring.columns_after_tokens is not None:
+        return identity
+    if stored and stored.unit:
+        return in_own_unit(stored.unit)
+    predict = dataset.scoring_of(samples().y).predict
+    return identity if predict is scoring.predict else predict
 
 
 def _stored(run_dir: RunDirectory) -> Preparation | None:

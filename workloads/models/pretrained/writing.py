@@ -18,7 +18,7 @@ from raysim.numbers.adapters import Adapter, adapters_of
 from raysim.storage.checkpoints import save_tensors
 from raysim.workloads.models.pretrained.extra import quiet
 from raysim.workloads.models.pretrained.folders import folder_of, hub_name
-from raysim.workloads.models.pretrained.network import Encoder
+from raysim.workloads.models.pretrained.network import Encoder, LastToken
 from raysim.workloads.models.pretrained.reading import as_read, head_of
 from raysim.workloads.models.pretrained.tokenizer import FILE, tokenizer_of
 from raysim.workloads.models.stages import Staged
@@ -32,6 +32,8 @@ IN_PEFT = "base_model.model."
 """Beginning of the names of tensors in that file."""
 IN_NETWORK, IN_HEAD = "features.0.network.", "head.0."
 """Beginnings of the names of a base's tensors, and of its head's, in a network of this folder."""
+ENDS = 8
+"""Rows that check an export; each ends in another one of the first tokens."""
 
 Compute = Callable[[Tensor], Tensor]
 """Computes the logits of tokens [B, T], -1 where there is none."""
@@ -45,7 +47,13 @@ def is_plain(network: nn.Module) -> TypeGuard[Staged]:
 
 
 def write_whole(
-    model: HuggingFace, network: Staged, outputs: int, classes: Sequence[str], folder: Path
+    model: HuggingFace,
+    network: Staged,
+    outputs: int,
+    classes: Sequence[str],
+    folder: Path,
+    *,
+    padding: int,
 ) -> Compute:
     """Write the network with its adapters merged; return what transformers computes of the files.
 
@@ -55,6 +63,7 @@ def write_whole(
         outputs: Number of classes, or of tokens in the vocabulary.
         classes: Names of the classes; empty if they have none.
         folder: The folder.
+        padding: The token that fills rows.
     """
     plain, _ = as_read(model, outputs)
     plain = plain.float()
@@ -64,16 +73,16 @@ def write_whole(
     if classes:
         plain.config.id2label = dict(enumerate(classes))
         plain.config.label2id = {name: number for number, name in enumerate(classes)}
-    if model.task == "classification":
-        plain.config.pad_token_id = _filler(network)  # a decoder finds the last token by it
+    if finds_last_token(network):
+        plain.config.pad_token_id = padding
     with quiet():
         plain.save_pretrained(folder)
         again = type(plain).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return _computing(again.eval(), _filler(network))
+    return _computing(again.eval(), padding)
 
 
 def write_adapters(
-    model: HuggingFace, network: Staged, outputs: int, run: Path, folder: Path
+    model: HuggingFace, network: Staged, outputs: int, run: Path, folder: Path, *, padding: int
 ) -> Compute:
     """Write the adapters, and layers that differ from the base's; return what peft computes.
 
@@ -83,6 +92,7 @@ def write_adapters(
         outputs: Number of classes, or of tokens in the vocabulary.
         run: The run directory, for errors.
         folder: The folder.
+        padding: The token that fills rows.
 
     Raises:
         RunError: weights that have adapters are not the base's.
@@ -113,24 +123,79 @@ def write_adapters(
     save_tensors(folder / ADAPTERS, {f"{IN_PEFT}{name}": t for name, t in written.items()})
     with quiet():
         _config(model, adapters, rank, changed).save_pretrained(str(folder))
-        again = PeftModel.from_pretrained(plain, str(folder))
-    return _computing(again.eval(), _filler(network))
+        how = {**arguments(model, network, outputs, padding), "local_files_only": True}
+        base = type(plain).from_pretrained(folder_of(model.path), **how)
+        again = PeftModel.from_pretrained(base, str(folder)).float()
+    return _computing(again.eval(), padding)
 
 
-def write_tokenizer(path: str, folder: Path) -> None:
-    """Write the tokeniser of a pretrained network, if it has one."""
-    if (folder_of(path) / FILE).is_file():
-        with quiet():
-            tokenizer_of(path).save_pretrained(folder)
+def arguments(model: HuggingFace, network: Staged, outputs: int, padding: int) -> dict[str, Any]:
+    """Return the arguments with which transformers reads a base as the run did.
+
+    Args:
+        model: The model.
+        network: The trained network.
+        outputs: Number of classes, or of tokens in the vocabulary.
+        padding: The token that fills rows.
+    """
+    how: dict[str, Any] = {"dtype": model.dtype}
+    if model.task == "classification":
+        how |= {"num_labels": outputs, "ignore_mismatched_sizes": True}
+    if finds_last_token(network):
+        how |= {"pad_token_id": padding}
+    return how
 
 
-def example_of(network: Staged, length: int) -> Tensor:
-    """Return two rows of tokens [2, length]; the second one is half as long."""
+def finds_last_token(network: Staged) -> bool:
+    """Return whether transformers looks for the last token that is not padding.
+
+    It takes no notice of a mask, so that the token that fills rows must end no text.
+    """
+    return isinstance(network.features[0], LastToken)
+
+
+def tokenizer_for(network: Staged, path: str) -> Any:
+    """Return the tokeniser in a folder, with a token that fills rows; None without a tokeniser."""
+    if not (folder_of(path) / FILE).is_file():
+        return None
+    with quiet():
+        tokenizer: Any = tokenizer_of(path)
+    if finds_last_token(network):
+        taken = tokenizer("a \ufffd")["input_ids"]  # with what it adds, and takes for unknown words
+        named = (tokenizer.pad_token, tokenizer.eos_token, *tokenizer.all_special_tokens)
+        of_token = {t: tokenizer.convert_tokens_to_ids(t) for t in named if t is not None}
+        free = (token for token, number in of_token.items() if number not in taken)
+        tokenizer.pad_token = next(free, None)
+        tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def padding_of(network: Staged, tokenizer: Any) -> int | None:
+    """Return the token that fills rows; None: there is none.
+
+    Args:
+        network: The network.
+        tokenizer: Its tokeniser, as `tokenizer_for` returns it.
+    """
     features: Any = network.features[0]
-    rows = len(features.network.get_input_embeddings().weight)
-    x = torch.randint(rows - 1, (2, length), generator=torch.Generator().manual_seed(0))
-    x += x >= features.filler  # transformers takes this token for none
-    x[1, (length + 1) // 2 :] = -1
+    if not finds_last_token(network):
+        return int(features.filler)
+    found = features.network.config.get_text_config() if tokenizer is None else tokenizer
+    padding: int | None = found.pad_token_id
+    return padding
+
+
+def example_of(network: Staged, length: int, padding: int) -> Tensor:
+    """Return rows of tokens [n, length]; all but the first are half as long, and end unlike."""
+    features: Any = network.features[0]
+    vocabulary = len(features.network.get_input_embeddings().weight)
+    ends = [token for token in range(min(ENDS, vocabulary)) if token != padding]
+    rows, generator = 1 + len(ends), torch.Generator().manual_seed(0)
+    x = torch.randint(vocabulary - 1, (rows, length), generator=generator)
+    x += x >= padding  # which is in no text
+    half = (length + 1) // 2
+    x[1:, half - 1] = torch.tensor(ends)
+    x[1:, half:] = -1
     return x
 
 
@@ -165,11 +230,6 @@ def _computing(network: Any, filler: int) -> Compute:
         return logits
 
     return compute
-
-
-def _filler(network: Staged) -> int:
-    features: Any = network.features[0]
-    return int(features.filler)
 
 
 def _module(name: str, base: str) -> str:
