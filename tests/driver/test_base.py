@@ -124,6 +124,17 @@ def test_a_run_is_loaded_with_the_frozen_tensors_that_it_began_with(tmp_path):
     assert loaded[0].features[0].weight.any()
 
 
+@pytest.mark.parametrize("failing", ["network", "tensors"])
+def test_a_module_is_a_plain_one_after_a_failed_load(tmp_path, failing):
+    method = {"method.name": "fedrod"} if failing == "network" else {}
+    raysim.run(make_settings(tmp_path / "run", **method), make_task(UNEQUAL, Backbone))
+    other = Backbone()  # FedRoD wraps a linear head
+    other.head = nn.Identity() if failing == "network" else nn.Linear(16, 4)
+    with pytest.raises(raysim.RaysimError):
+        raysim.load(tmp_path / "run", other)
+    assert not base_of(other)
+
+
 class Killed(raysim.Listener):
     """Ends the process in a run's first round."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from raysim.api.scoring import identity, in_own_unit
-from raysim.config import parse
+from raysim.config import Settings, parse
 from raysim.driver.start.base import check_base, read_base, restore_base, sealed_base
 from raysim.driver.start.identity import check_model_files
 from raysim.errors import RunError, SettingsError
@@ -102,6 +102,10 @@ def load_network(
     settings = parse(raw)
     if own_task and model is None:
         raise RunError(f"{path}: this run had its own task; raysim.load needs its `model`")
+    if best and not directory.best_model.exists():
+        raise RunError(
+            f"{path}: has no {BEST_MODEL}: no round until its last checkpoint was evaluated"
+        )
     stored = _stored(directory)
     samples = cache(lambda: _samples(settings.data, root))
     build = model
@@ -110,28 +114,45 @@ def load_network(
         build = model_builder(settings, size)
     with seeded(settings.seed, "init"):
         built = build if isinstance(build, nn.Module) else build()
-    set_base(built, settings.method.moved(built))
-    with torch.random.fork_rng(devices=[]):
-        network = settings.method.network(built)
-    try:
-        restore_base(network, directory)
-        check_base(network, directory)
-        check_model_files(directory, settings)
-    except RunError:
-        unset_base(network)
-        raise
-    if best and not directory.best_model.exists():
-        raise RunError(
-            f"{path}: has no {BEST_MODEL}: no round until its last checkpoint was evaluated"
-        )
-    tensors = own or read_model(path, note, BEST_MODEL if best else MODEL)
-    if settings.method.changes_shapes and state_of(network).keys() <= tensors.keys():
-        Network(network).load(tensors)
-    load_tensors(network, tensors, str(path))
-    unset_base(network)
+    read = partial(read_model, path, note, BEST_MODEL if best else MODEL)
+    network = _with_tensors(built, settings, directory, lambda: own or read())
     if model is None and (predict := _predict(settings.dataset, stored, samples)) is not identity:
         network.register_forward_hook(lambda module, inputs, outputs: predict(outputs))
     return network.eval()
+
+
+def _with_tensors(
+    built: nn.Module, settings: Settings, run_dir: RunDirectory, read: Callable[[], Tensors]
+) -> nn.Module:
+    """Return a run's network, with its tensors.
+
+    Args:
+        built: The model, as it was built; may be part of the network.
+        settings: The run's settings.
+        run_dir: The run directory, which has the base.
+        read: Returns the other tensors.
+
+    Raises:
+        RunError: the directory lacks them, or its run had another base.
+        SettingsError: they belong to another model.
+    """
+    parts = [built]
+    try:
+        set_base(built, settings.method.moved(built))
+        with torch.random.fork_rng(devices=[]):
+            network = settings.method.network(built)
+        parts.append(network)
+        restore_base(network, run_dir)
+        check_base(network, run_dir)
+        check_model_files(run_dir, settings)
+        tensors = read()
+        if settings.method.changes_shapes and state_of(network).keys() <= tensors.keys():
+            Network(network).load(tensors)
+        load_tensors(network, tensors, str(run_dir.path))
+    finally:
+        for part in parts:
+            unset_base(part)
+    return network
 
 
 def _predict(
