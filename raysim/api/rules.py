@@ -628,6 +628,9 @@ class Pass:
         personal: Groups sent to one client alone.
         bytes_down: `bytes_down(client)`: bytes of the broadcast that one client receives, where a
             deployment would send less than the whole.
+        bytes_up: `bytes_up(client)`: those of the bytes that a client sends whose number differs by
+            client. An upload counts all its bytes itself; the virtual clock counts one upload, and
+            takes these for the other clients.
         bases: Groups in uploads that stages of the channel change, each with the broadcast group
             that it has moved from, or CHANGE if it is a change itself. Stages leave other groups as
             they are. None: `model`, from the broadcast `model` if there is one.
@@ -648,6 +651,7 @@ class Pass:
     weighting: Weighting | Mapping[int, float] | None = None
     personal: Mapping[int, Groups] = field(default_factory=dict)
     bytes_down: Callable[[int], int] | None = None
+    bytes_up: Callable[[int], int] | None = None
     bases: Bases | None = None
     draws: int | None = None
     pooled: bool = False

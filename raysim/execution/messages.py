@@ -101,7 +101,9 @@ class PassMessage:
             more: The other attributes.
         """
         return cls(
-            pass_=replace(pass_, clients=(), broadcast={}, personal={}, bytes_down=None),
+            pass_=replace(
+                pass_, clients=(), broadcast={}, personal={}, bytes_down=None, bytes_up=None
+            ),
             broadcast=PackedTensors.of(pass_.broadcast),
             initial_state=PackedTensors.of(initial_state),
             personal={

@@ -44,7 +44,7 @@ from raysim.numbers.adapters import (
     adapters_of,
 )
 from raysim.numbers.client_tables import check_once, read_table
-from raysim.numbers.tensors import Groups, Tensors, nbytes, parameter_names, without
+from raysim.numbers.tensors import Groups, Tensors, nbytes, only, parameter_names, without
 from raysim.user_input.user_modules import TARGET
 
 RANK = "rank"
@@ -283,7 +283,13 @@ class Ranked(Adapted):
 
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return FedAvg's pass, in which each client trains adapters of its own rank."""
-        return self.at_ranks(super().training_pass(now, state), now, state)
+        pass_ = super().training_pass(now, state)
+        if not self.has_ranks:
+            return pass_
+        adapters, ranks = adapters_of(now.network), self.ranks_of(now, state, pass_.clients)
+        halves = only(pass_.broadcast["model"], [n for a in adapters for n in (a.a, a.b)])
+        bytes_up = partial(_bytes, adapters, {"": halves}, ranks)
+        return replace(self.at_ranks(pass_, now, state), bytes_up=bytes_up)
 
     def deployment(self, now: Round, state: ServerState) -> Pass:
         """Deploy the adapters at the client's rank, with its own parts."""
@@ -303,7 +309,7 @@ class Ranked(Adapted):
             personal={
                 c: {RANK: {RANK: torch.tensor(r, dtype=RANK_TYPE)}} for c, r in ranks.items()
             },
-            bytes_down=partial(_bytes_down, adapters, pass_.broadcast, ranks),
+            bytes_down=partial(_bytes, adapters, pass_.broadcast, ranks),
         )
 
 
@@ -362,10 +368,10 @@ def bytes_at(adapters: Sequence[Adapter], tensors: Tensors, rank: int | None) ->
     return nbytes({"": without(sent, halves)}) + cut
 
 
-def _bytes_down(
-    adapters: Sequence[Adapter], broadcast: Groups, ranks: Mapping[int, int], client: int
+def _bytes(
+    adapters: Sequence[Adapter], groups: Groups, ranks: Mapping[int, int], client: int
 ) -> int:
-    return sum(bytes_at(adapters, tensors, ranks[client]) for tensors in broadcast.values())
+    return sum(bytes_at(adapters, tensors, ranks[client]) for tensors in groups.values())
 
 
 def at_rank(adapters: Sequence[Adapter], tensors: Tensors, rank: Tensor) -> dict[str, Tensor]:

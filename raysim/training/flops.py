@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from raysim.api.differences import Differences
-from raysim.api.rules import Bases, Batching, LocalSteps, LocalWork, Pass, Upload
+from raysim.api.rules import Batching, LocalSteps, LocalWork, Pass, Upload
 from raysim.config import LocalSettings
 from raysim.numbers.arrays import Floats, Integers
 from raysim.numbers.tensors import CPU, Layout, flatten
@@ -60,7 +60,7 @@ class KindFlops:
     Attributes:
         step: FLOPs of a step, by the samples of its batch.
         finish: FLOPs before and after the steps, by the client's samples.
-        bytes_up: Bytes that a client sends.
+        bytes_up: Bytes that every client sends, without those of `Pass.bytes_up`.
         differences: Layout of the tensors in an upload that the channel's stages change.
     """
 
@@ -145,12 +145,12 @@ class FlopCounter:
         key = _key(pass_, job)
         if key in self._known:
             return self._known[key]
-        flops = self._counted(job, pass_.moved_from if self._layouts else {})
+        flops = self._counted(job, pass_)
         if key is not None:
             self._known[key] = flops
         return flops
 
-    def _counted(self, job: ClientJob, bases: Bases) -> KindFlops:
+    def _counted(self, job: ClientJob, pass_: Pass) -> KindFlops:
         step, finish, upload = [], [], Upload()
         for n in range(FEW, FEW + 3):
             once, upload = self._count(job, n, 1 if job.epochs else 0)
@@ -158,13 +158,15 @@ class FlopCounter:
             step.append(twice - once)
             finish.append(once - (twice - once))
         (a, b, c), (d, e, f) = step, finish
+        bases = pass_.moved_from if self._layouts else {}
         differences = Differences.of(
             upload.sums, bases, job.broadcast, params=self._trainer.network.tensors()
         )
+        of_client = pass_.bytes_up(job.client) if pass_.bytes_up else 0
         return KindFlops(
             step=Polynomial((a, b, c)),
             finish=Polynomial((d, e, f)),
-            bytes_up=upload.sent_bytes(),
+            bytes_up=upload.sent_bytes() - of_client,
             differences=differences.layout,
         )
 

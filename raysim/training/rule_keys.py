@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
 from functools import partial
 from operator import attrgetter
 from types import FunctionType, MethodType
@@ -67,10 +68,22 @@ def _path(thing: Any) -> tuple[str, str] | None:
 
 
 def _key_of_argument(value: Any) -> Hashable | None:
-    """Return the key of a partial function's argument: a function, a constant, or several."""
+    """Return the key of a partial function's argument: a function, a constant, or several.
+
+    Several are a tuple, a list, a set, a mapping or a dataclass, which may be part of another.
+    """
+    if isinstance(value, list):
+        value = (list, *value)
+    elif isinstance(value, Set | Mapping):
+        several = value.items() if isinstance(value, Mapping) else value
+        value = (type(value).__name__, *sorted(several, key=repr))
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = (type(value), *(getattr(value, field.name) for field in fields(value)))
     if isinstance(value, tuple):
         keys = [*map(_key_of_argument, value)]
         return None if None in keys else tuple(keys)
+    if isinstance(value, type):
+        return _path(value)
     if callable(value):
         return key_of_function(value)
     return repr(value) if value is None or type(value) in {bool, int, float, str} else None

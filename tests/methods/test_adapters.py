@@ -777,11 +777,20 @@ def sent_and_received(method, number, rank, missed):
     }[method]
 
 
+def devices_of_bytes(folder):
+    """Return settings of a clock under which a byte takes a joule and computing next to none."""
+    rows = [f"{client},1e15,1e6,1e6,0.1,1,1" for client in range(len(SIZES))]
+    path = folder / "devices.csv"
+    path.write_text("\n".join(["client,speed,up,down,latency,watts,joules_per_byte", *rows]))
+    return {"clock.name": "devices", "clock.table": str(path)}
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_bytes_are_those_of_what_is_sent(tmp_path, method):
     has_ranks = method in ("flexlora", "flora", "hetlora")
     given = {"method.name": method, "rounds": 5, "fraction": 0.4, "checkpoint_every": 9}
     given |= {"method.ranks": [*RANKS]} if has_ranks else {}
+    given |= devices_of_bytes(tmp_path)
     result = raysim.run(make_settings(tmp_path / "run", **given), make_task(SIZES, MODEL))
     clients = pq.read_table(tmp_path / "run/clients.parquet").to_pylist()
     ranks, at, total, seen = {k: RANKS[k % 3] for k in range(5)}, {}, 0, []
@@ -795,6 +804,7 @@ def test_bytes_are_those_of_what_is_sent(tmp_path, method):
             missed = total - at.get(client, 0)
             seen.append(missed * ROW)
             both = sent_and_received(method, number, rank, missed)
+            assert r["virtual_joules"] == pytest.approx(sum(both), abs=0.1)
             up, down, at[client] = up + both[0], down + both[1], total
         assert (row["bytes_up"], row["bytes_down"]) == (up, down)
         total += sum(ranks[r["client"]] for r in rows)

@@ -102,13 +102,14 @@ class WorkCosts:
         counted = int(clients[np.argmax(epochs)])  # a client that trains, if there is one
         sent = dispatch.of_clients
         kind = self.counter.kind(sent, self._job(sent, counted, state(counted)))
-        beside = beside_of(self._settings.stages if kind.bytes_up else {}, asked)
+        bytes_up = self._bytes_up(dispatch, kind, clients)
+        beside = beside_of(self._settings.stages if bytes_up.any() else {}, asked)
         return PassCosts(
             clients=clients,
             epochs=epochs,
             epoch=self._each(dispatch, kind, clients) * self._settings.local.cost,
             finish=kind.finish.at(sizes.astype(np.float64)),
-            bytes_up=self._bytes_up(kind, clients) + beside.up,
+            bytes_up=bytes_up + beside.up,
             bytes_down=dispatch.received_bytes(clients.tolist()) + beside.down,
             trips=beside.trips,
         )
@@ -126,16 +127,16 @@ class WorkCosts:
             costs[rows] = kind.each(unit, sizes[clients[rows]], batching, joins)
         return costs
 
-    def _bytes_up(self, kind: KindFlops, clients: Integers) -> Integers:
+    def _bytes_up(self, pass_: Pass, kind: KindFlops, clients: Integers) -> Integers:
         """Return the bytes that clients send [n], after the stages of the channel."""
-        stages = self._settings.stages
+        stages, totals = self._settings.stages, np.full(len(clients), kind.bytes_up)
+        if pass_.bytes_up:
+            totals += np.fromiter(map(pass_.bytes_up, clients.tolist()), np.int64)
         if not self._encodes:
-            return np.full(len(clients), kind.bytes_up)
+            return totals
         encoded = Encoded.of(kind.differences, buffer_names(self._network))
         behind = (declared(stages, encoded, client) for client in clients.tolist())
-        return np.fromiter(
-            (sent_bytes(encoded_values, kind.bytes_up) for encoded_values in behind), np.int64
-        )
+        return np.fromiter(map(sent_bytes, behind, totals.tolist()), np.int64)
 
     def _state(self, runner: RoundRunner, client: int) -> Groups:
         """Return the state with which a client begins a pass."""

@@ -13,7 +13,8 @@ import torch
 
 import raysim
 from raysim.methods.fedavg import FedAvg
-from raysim.training.flops import Polynomial
+from raysim.training.flops import FlopCounter, Polynomial
+from tests.adapters import task_for
 from tests.tasks import EQUAL, UNEQUAL, StopAfter, make_settings, make_task, model_of
 
 FIRST, SECOND = 2 * 12 * 16, 2 * 16 * 3
@@ -131,6 +132,21 @@ def test_costs_that_depend_on_values_are_the_same_after_an_interruption(tmp_path
     times = [each.metrics["virtual_seconds"].to_pylist() for each in (whole, cut)]
     assert times[0] == times[1]
     assert model_of(tmp_path / "whole") == model_of(tmp_path / "cut")
+
+
+KINDS = {"divide_and_conquer": 2, "fedex_lora": 1, "flexlora": 1, "flora": 1, "hetlora": 1}
+KINDS |= {"feddpa": 2, "rolora": 2, "fedrep": 2}
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_each_kind_of_pass_is_counted_once(tmp_path, monkeypatch, method):
+    counted, plain = [], FlopCounter._counted
+    monkeypatch.setattr(FlopCounter, "_counted", lambda *given: counted.append(1) or plain(*given))
+    given = {"method.name": method, "rounds": 4, "clock.name": "devices"}
+    given |= {"method.split": 1} if method == "divide_and_conquer" else {}
+    task = task_for(method, make_task(UNEQUAL))
+    raysim.run(make_settings(tmp_path / "run", **given), task)
+    assert len(counted) == KINDS[method]
 
 
 def test_analyses_take_no_virtual_time(tmp_path):
