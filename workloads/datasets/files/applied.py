@@ -264,7 +264,8 @@ class NewRows:
         features = tuple(column.made for column in columns.columns)
         for text in (feature for feature in features if isinstance(feature, Text)):
             text.length = min(text.length, tokens or text.length)
-        source = _source(path, _look(features, stored, image_size))
+        texts = frozenset(feature.name for feature in features if isinstance(feature, Text))
+        source = _source(path, _look(features, stored, image_size), texts)
         if len(features) == len(source.images) == 1:
             features[0].name = source.images[0]
         if absent := [f.name for f in features if f.name not in source.names]:
@@ -310,7 +311,8 @@ class NewRows:
             is_text = isinstance(feature, Text)
             values = texts_of(values, feature.name) if is_text else values
             fills = self.missing in ("mean", "zero") and not (is_text or is_list(values.type))
-            missing = is_missing(values).to_numpy(zero_copy_only=False)
+            missing = values.is_null() if is_text else is_missing(values)
+            missing = missing.to_numpy(zero_copy_only=False)
             if fills or not missing.any():
                 continue
             if self.missing == "refuse" or not (is_text or self.missing == "drop"):
@@ -403,8 +405,13 @@ def _look(
     return pictures.Look(image_size, "RGB" if stored[0] == 3 else grey)
 
 
-def _source(path: Path, look: pictures.Look) -> Source:
+def _source(path: Path, look: pictures.Look, texts: frozenset[str]) -> Source:
     """Return the rows of a path; of a folder of images, all below it.
+
+    Args:
+        path: A file, or a folder of files.
+        look: Size and mode of images.
+        texts: Columns whose cells are taken as they stand.
 
     Raises:
         DataError: there is nothing, or nothing of a known format.
@@ -418,7 +425,7 @@ def _source(path: Path, look: pictures.Look) -> Source:
     if not is_data and any(pictures.is_image(image.name) for image in images):
         return pictures.unlabelled(path, look)
     try:
-        sources: Mapping[str, Source] = find_sources(path, Reading(FRACTION, look))
+        sources: Mapping[str, Source] = find_sources(path, Reading(FRACTION, look, texts=texts))
     except DataError as error:
         raise DataError(str(error).removeprefix("dataset.path=")) from error
     if "" not in sources:

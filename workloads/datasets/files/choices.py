@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from raysim.api.scoring import NO_QUESTION
 from raysim.errors import DataError
-from raysim.workloads.datasets.files.source import NAN, Batches, Source, as_words, shown
+from raysim.workloads.datasets.files.source import Batches, Source, as_words, shown
 
 MARKS = ("number of a question", "right or wrong")
 """Columns of each row's question, NO_QUESTION for none, and 1 for a right answer, else 0."""
@@ -99,7 +99,7 @@ class _Choices:
                     f"dataset.choices: the answer {shown(answer)} in row {start + at + 1} must be"
                     f" the number of one of {len(texts)} choices, from 0 to {len(texts) - 1}"
                 )
-            if any((text or "").strip().lower() in ("", *NAN) for text in texts):
+            if not all((text or "").strip() for text in texts):
                 raise DataError(f"dataset.choices: row {start + at + 1} has an empty choice")
             for number, text in enumerate(texts):
                 yield at, text.strip(), self.questions, int(number == int(answer))

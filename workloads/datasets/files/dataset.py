@@ -42,7 +42,7 @@ from raysim.workloads.datasets.files.unzipped import ZIP, opened, unpacked
 from raysim.workloads.datasets.prepared import WORK, NeededError, prepare_once
 from raysim.workloads.datasets.text import Tokeniser
 
-REVISION = 13
+REVISION = 14
 """Raised when the same files and settings give other prepared data."""
 CHOICES = multiple_choice()
 """Scoring of questions with choices, by the likelihood of a token."""
@@ -228,4 +228,7 @@ class Files(FileDataset):
 
     @property
     def _reading(self) -> Reading:
-        return Reading(self.split, Look(self.image_size), self.target)
+        texts = (self.text, self.prompt, self.answer, self.choices)
+        return Reading(
+            self.split, Look(self.image_size), self.target, frozenset(filter(None, texts))
+        )

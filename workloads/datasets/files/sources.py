@@ -63,11 +63,13 @@ class Reading:
         split: The setting `dataset.split`, which may name a file or folder of test samples.
         look: Size and mode of images.
         target: The setting `dataset.target`, which may name a file of targets.
+        texts: Columns whose cells are taken as they stand.
     """
 
     split: float | str
     look: Look = AS_IN_FILES
     target: str | None = None
+    texts: frozenset[str] = frozenset()
 
 
 def find_sources(path: Path, reading: Reading) -> Sources:
@@ -86,7 +88,7 @@ def find_sources(path: Path, reading: Reading) -> Sources:
     if not (path.is_file() or path.is_dir()):
         raise DataError(f"dataset.path={path}: {NO_FILE}; copy it to a file")
     sources = _with_target(
-        _of_file(path) if path.is_file() else _of_folder(path, reading), path, reading
+        _of_file(path, reading) if path.is_file() else _of_folder(path, reading), path, reading
     )
     split = reading.split
     if "" not in sources:
@@ -98,7 +100,7 @@ def find_sources(path: Path, reading: Reading) -> Sources:
     beside = path.parent / user_path(split, "dataset.split")
     if not beside.is_file():
         return sources
-    return {"train": sources[""], "test": _of_file(beside)[""]}
+    return {"train": sources[""], "test": _of_file(beside, reading)[""]}
 
 
 def _with_target(sources: Sources, path: Path, reading: Reading) -> Sources:
@@ -118,13 +120,13 @@ def _with_target(sources: Sources, path: Path, reading: Reading) -> Sources:
             f"dataset.target={shown(named)}: is a file of targets, and {path} has two sets; call"
             " the files of a folder x_train, y_train, x_test and y_test"
         )
-    return {"": with_target(sources[""], _of_file(beside)[""])}
+    return {"": with_target(sources[""], _of_file(beside, reading)[""])}
 
 
-def _of_file(path: Path) -> Sources:
+def _of_file(path: Path, reading: Reading) -> Sources:
     suffix = tables.suffix_of(path)
     if suffix in OF_TABLES:
-        return {"": tables.table([path])}
+        return {"": tables.table([path], reading.texts)}
     if suffix == NPZ:
         return arrays.archive(path)
     if suffix == NPY:
@@ -148,7 +150,7 @@ def _of_folder(folder: Path, reading: Reading) -> Sources:
     ends = {tables.suffix_of(path) for path in data}
     if len(ends) == 1 and not any(pictures.is_image(path.name) for path in files):
         unread = tuple(path.name for path in inside if path not in data)
-        sources = _of_files(folder, data, *ends)
+        sources = _of_files(folder, data, next(iter(ends)), reading)
         return {
             split: replace(source, unread=source.unread + unread)
             for split, source in sources.items()
@@ -160,11 +162,11 @@ def _of_folder(folder: Path, reading: Reading) -> Sources:
     raise DataError(f"dataset.path={folder}: {_told(files, folders)}; known layouts are {LAYOUTS}")
 
 
-def _of_files(folder: Path, files: list[Path], end: str) -> Sources:
+def _of_files(folder: Path, files: list[Path], end: str, reading: Reading) -> Sources:
     """Return the sources of a folder's files, which share one suffix."""
     if end == NPY:
         return arrays.folder(folder, files)
-    return {"": client_files.pfllib(folder)} if end == NPZ else _together(files)
+    return {"": client_files.pfllib(folder)} if end == NPZ else _together(files, reading)
 
 
 def _told(files: Sequence[Path], folders: Sequence[Path]) -> str:
@@ -266,7 +268,7 @@ def _folders(folder: Path) -> list[Path]:
     return [path for name in visible(folder) if (path := folder / name).is_dir()]
 
 
-def _together(files: list[Path]) -> Sources:
+def _together(files: list[Path], reading: Reading) -> Sources:
     """Return the two sets, if the files' names have them, or the rows of all files together.
 
     Several files of a set are a client each; files x and y are inputs and targets.
@@ -291,17 +293,17 @@ def _together(files: list[Path]) -> Sources:
         return {split: client_files.tff(path) for split, (path,) in sets.items()}
     if not all(sets.values()):
         sets = {"": files}
-    return {split: _of_tables(paths, split) for split, paths in sets.items()}
+    return {split: _of_tables(paths, split, reading.texts) for split, paths in sets.items()}
 
 
-def _of_tables(paths: Sequence[Path], split: str) -> Source:
+def _of_tables(paths: Sequence[Path], split: str, texts: frozenset[str]) -> Source:
     """Return the rows of a set's tables: of one, of inputs and targets, or of a client each."""
     if len(paths) == 1:
-        return tables.table(paths)
+        return tables.table(paths, texts)
     names = [path.name.removesuffix("".join(path.suffixes)) for path in paths]
     if split and len({*(bare := [WITH_SET.sub("", name) for name in names])}) == len(names):
         names = bare
-    by_name = {name: tables.table([path]) for name, path in zip(names, paths, strict=True)}
+    by_name = {name: tables.table([path], texts) for name, path in zip(names, paths, strict=True)}
     if {*map(str.lower, by_name)} == {"x", "y"}:
         return with_target(*(by_name[name] for name in sorted(by_name, key=str.lower)))
     return of_clients(paths[0].parent, by_name)

@@ -64,15 +64,19 @@ def first_mark(path: Path) -> str:
     return text[:1]
 
 
-def table(paths: Sequence[Path]) -> Source:
+def table(paths: Sequence[Path], texts: frozenset[str] = frozenset()) -> Source:
     """Return the table in one or several files of one format and the same columns.
+
+    Args:
+        paths: The files.
+        texts: Columns whose cells are taken as they stand; an empty cell is missing.
 
     Raises:
         DataError: a file is damaged, or its columns differ from the first file's.
     """
     if strange := [path for path in paths if not path.is_file()]:
         raise DataError(f"{strange[0]}: is no file")
-    sources = [_table(path) for path in paths]
+    sources = [_table(path, texts) for path in paths]
     first = sources[0]
     for source in sources[1:]:
         if {*source.names} != {*first.names}:
@@ -86,16 +90,16 @@ def table(paths: Sequence[Path]) -> Source:
     return Source(first.path, first.names, read, tuple(paths))
 
 
-def _table(path: Path) -> Source:
+def _table(path: Path, texts: frozenset[str]) -> Source:
     suffix = suffix_of(path).removesuffix(GZIP)
     if suffix in SEPARATORS:
-        return _separated(path, SEPARATORS[suffix])
+        return _separated(path, SEPARATORS[suffix], texts)
     if suffix in (*LINES, JSON):
         return _json_lines(path)
     return _parquet(path) if suffix == ".parquet" else _arrow(path)
 
 
-def _separated(path: Path, separators: str) -> Source:
+def _separated(path: Path, separators: str, texts: frozenset[str]) -> Source:
     from pyarrow import csv
 
     separator = _separator(path, separators)
@@ -110,11 +114,12 @@ def _separated(path: Path, separators: str) -> Source:
     names = tuple(name.strip() for name in stored)
 
     def read(wanted: tuple[str, ...]) -> Batches:
+        missing = MISSING if texts.isdisjoint(wanted) else ("",)
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(stored, pa.string()),
             include_columns=[stored[names.index(name)] for name in wanted],
             strings_can_be_null=True,
-            null_values=MISSING,
+            null_values=missing,
         )
         with (
             reading(path, "a table in UTF-8"),
@@ -122,18 +127,27 @@ def _separated(path: Path, separators: str) -> Source:
             csv.open_csv(file, blocks, parse, convert) as reader,
         ):
             for batch in reader:
-                columns = [_cleaned(column, separator) for column in batch.columns]
+                columns = [
+                    column if name in texts else _cleaned(column, separator, missing)
+                    for name, column in zip(wanted, batch.columns, strict=True)
+                ]
                 yield pa.record_batch(columns, names=[*wanted])
 
     return Source(path, names, read, (path,))
 
 
-def _cleaned(words: pa.Array, separator: str) -> pa.Array:
-    """Return a column's words without outer blanks, null where missing."""
+def _cleaned(words: pa.Array, separator: str, found: Sequence[str]) -> pa.Array:
+    """Return a column's words without outer blanks, null where missing.
+
+    Args:
+        words: The column.
+        separator: Separator of columns.
+        found: Words that the reader has found to stand for a missing value.
+    """
     cleaned = pc.utf8_trim_whitespace(words)
     if separator == ";":
         cleaned = pc.replace_substring_regex(cleaned, DECIMAL_COMMA, r"\1.\2")
-    if cleaned.equals(words):  # the reader has found the missing values
+    if found == MISSING and cleaned.equals(words):
         return words
     return pc.if_else(pc.is_in(cleaned, pa.array(MISSING)), pa.scalar(None, pa.string()), cleaned)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -93,8 +93,9 @@ class Text:
         Raises:
             DataError: the column holds something else than text.
         """
-        self.numbers = self.numbers and as_numbers(batch[self.name]) is not None
-        (texts,) = self._texts(batch)
+        (column,) = self._texts(batch)
+        self.numbers = self.numbers and as_numbers(column) is not None
+        texts = column.to_pylist()
         there = [row for row, text in enumerate(texts) if text is not None]
         ids, cut = self.tokeniser.numbers([texts[row] for row in there], self.length)
         self.count += len(ids)
@@ -104,12 +105,12 @@ class Text:
         lists = pa.array([of_row.get(row) for row in range(len(texts))], IDS)
         return pa.record_batch([lists], schema=self.schema)
 
-    def _texts(self, batch: pa.RecordBatch) -> list[list[Any]]:
+    def _texts(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """Return the texts of a batch by column, None for no text; note which columns have any."""
         texts = [texts_of(batch[name], name) for name in self.columns]
         pairs = zip(self.columns, texts, strict=True)
         self.held |= {name for name, column in pairs if column.null_count < len(column)}
-        return [column.to_pylist() for column in texts]
+        return texts
 
     def encode(self, batch: pa.RecordBatch) -> Array:
         """Return the inputs [n, T] of a batch of texts, or of their tokens, in int32."""
@@ -204,7 +205,7 @@ class Language(Text):
         Raises:
             DataError: a column holds something else than text, or the chat template fails.
         """
-        texts = self._texts(batch)
+        texts = [column.to_pylist() for column in self._texts(batch)]
         there = [row for row, parts in enumerate(zip(*texts, strict=True)) if None not in parts]
         parts = [[column[row] for row in there] for column in texts]
         pairs = self._pairs(*parts) if self.answer else self._whole(*parts)
@@ -329,7 +330,9 @@ class Following:
 
 
 def texts_of(values: pa.Array, name: str) -> pa.Array:
-    """Return the values of a column as texts; empty ones, and numbers that are none, as missing.
+    """Return the values of a column as texts; empty ones as missing, and numbers that are none.
+
+    A word such as "NA" or "nan" is a text like others.
 
     Raises:
         DataError: the column holds something else.
@@ -338,7 +341,8 @@ def texts_of(values: pa.Array, name: str) -> pa.Array:
         kind = shown(str(values.type))
         raise DataError(f"column {shown(name)}: holds values of type {kind}; must hold text")
     texts = pc.cast(values, pa.string())
-    none = pc.or_(pc.equal(as_words(texts), ""), is_missing(values))
+    missing = values.is_null() if is_text(values.type) else is_missing(values)
+    none = pc.or_(pc.equal(as_words(texts), ""), missing)
     return pc.if_else(none, pa.scalar(None, pa.string()), texts)
 
 

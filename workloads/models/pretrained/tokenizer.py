@@ -40,7 +40,10 @@ def tokenizer_of(path: str, setting: str = "model.path") -> PreTrainedTokenizerF
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                truncation_side="right",  # whatever the folder says
             )
     except Exception as error:  # a damaged file may raise anything
         raise DataError(f"{origin}: its tokenizer cannot be read: {cause(error)}") from error

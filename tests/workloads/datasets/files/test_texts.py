@@ -12,6 +12,7 @@ import raysim
 from raysim.errors import DataError, SettingsError
 from raysim.federation.prepared import notes_of, prepared
 from raysim.workloads.models.pretrained.model import HuggingFace
+from tests.pretrained import save_tokenizer
 from tests.texts import NUMBER, BagOfTokens, numbers, write_tokenizer
 from tests.workloads.datasets.files import layouts
 from tests.workloads.datasets.files.test_formats import dataset, read
@@ -203,9 +204,42 @@ def test_an_answer_that_is_no_number_is_missing(tmp_path):
     assert [y[y >= 0].tolist() for y in found["train"].y] == [numbers("3 </s>"), numbers("2 </s>")]
 
 
+AS_THEY_STAND = ("3,5", "NA", "N/A", "null", "?", "nan", " 3")
+LAYOUTS = {
+    "semicolons": lambda rows: "\n".join(f"{ask};{reply};{part}" for ask, reply, part in rows),
+    "tabs": lambda rows: "\n".join("\t".join(row) for row in rows),
+    "json": lambda rows: json.dumps([dict(zip(rows[0], row, strict=True)) for row in rows[1:]]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_prompts_and_answers_are_taken_as_they_stand(tmp_path, layout):
+    folder, words = tmp_path / "t", ("[UNK]", "ask", "NA", "N", "/", "A", "null", "?", "nan")
+    words += ("3", ",", ".", "5")
+    save_tokenizer(folder, words)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["truncation_side"] = "left"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    rows = [("ask", "reply", "part"), *((text, text, "train") for text in AS_THEY_STAND)]
+    rows += [("ask", "A A A A A 3 5 3", "test"), ("ask", "", "test")]
+    path = tmp_path / ("pairs.json" if layout == "json" else "pairs.csv")
+    path.write_text(LAYOUTS[layout](rows))
+    chosen = {"prompt": "ask", "answer": "reply", "split": "part", "missing": "drop", "length": 5}
+    found = read(path, tmp_path / "data", **chosen, tokenizer=str(folder))
+
+    def text(numbers):
+        return "".join(words[n] for n in numbers if n >= 0)
+
+    bare = [reply.strip() for reply in AS_THEY_STAND]
+    assert [text(y) for y in found["train"].y] == bare
+    assert [text(x)[: len(reply)] for x, reply in zip(found["train"].x, bare, strict=True)] == bare
+    assert [text(y) for y in found["test"].y] == ["AAAAA"]
+
+
 QUESTIONS = [
     {"ask": "add 1 2", "reply": 1, "options": ["2", "3", "4"], "who": "a"},
-    {"ask": "buy now", "reply": 0, "options": ["cheap pills", "lunch"], "who": "b"},
+    {"ask": "buy now", "reply": 0, "options": ["cheap pills", "NaN"], "who": "b"},
     {"ask": "add 2 2", "reply": 4, "options": None, "who": "b"},
 ]
 
@@ -230,7 +264,7 @@ def test_each_choice_of_a_test_question_is_a_row(tmp_path, choices):
     if choices == "none to train on":
         training = [{"ask": q["ask"], "reply": "4", "who": "a"} for q in QUESTIONS]
     found = asked(tmp_path, questions, training)
-    rows = ["add 1 2 2", "add 1 2 3", "add 1 2 4", "buy now cheap pills", "buy now lunch"]
+    rows = ["add 1 2 2", "add 1 2 3", "add 1 2 4", "buy now cheap pills", "buy now NaN"]
     pairs = zip(found["test"].x, found["test"].y[:, :-2], strict=True)
     read_again = [[*x[x >= 0], y[y >= 0][-1]] for x, y in pairs]
     assert read_again == [*map(numbers, rows)]
@@ -245,7 +279,6 @@ WRONG_CHOICES = {
     "the number of no choice": ({"reply": 3}, "answer '3' in row 1 must be .* from 0 to 2"),
     "no number": ({"reply": "b"}, "answer 'b' in row 1 must be the number of one of 3 choices"),
     "an empty choice": ({"options": ["2", " "]}, "choices: row 1 has an empty choice"),
-    "a choice that is missing": ({"options": ["2", "NaN"]}, "choices: row 1 has an empty choice"),
     "no choice": ({"options": ["3", None]}, "choices: row 1 has an empty choice"),
     "no choices": ({"options": None}, "choices='options': row 1 of .*test.json has none; each row"),
     "a cell without choices": ({"options": " "}, "='options': row 1 of .*test.json has none; each"),
