@@ -64,6 +64,7 @@ class HeldBase:
         file: The file whose mapped memory they are views of; None without one.
         sums: Checksums of the tensors that no file has.
         addresses: Where the values of each tensor are in memory.
+        user: What runs the network, for errors.
     """
 
     tensors: Base
@@ -71,14 +72,15 @@ class HeldBase:
     file: Path | None
     sums: Mapping[str, int]
     addresses: Mapping[str, int]
+    user: str
 
     @classmethod
-    def of(cls, network: nn.Module) -> HeldBase:
+    def of(cls, network: nn.Module, user: str = "the model") -> HeldBase:
         """Return the base of a network as it is now."""
         tensors = dict(sorted(base_of(network).items()))
         given = Given({name: {name: tensor} for name, tensor in tensors.items()})
         file = next((tensor.file for tensor in tensors.values() if tensor.file), None)
-        return cls(tensors, given, file, _sums(tensors), _addresses(tensors))
+        return cls(tensors, given, file, _sums(tensors), _addresses(tensors), user)
 
     def check_left(self) -> None:
         """Check that no tensor was changed, as far as its version tells.
@@ -87,24 +89,25 @@ class HeldBase:
             ChangedInputError: one was; the message names it.
         """
         if changed := self.given.changed():
-            raise _changed(changed[0])
+            raise self._changed(changed[0])
 
     def check_values(self) -> None:
-        """Check that no tensor was changed, by its place, its values, or the mapped file's pages.
+        """Check that no tensor was changed, by version, place, values, or the mapped file's pages.
 
         Raises:
             ChangedInputError: one was; the message names it.
         """
+        self.check_left()
         for was, now in (
             (self.addresses, _addresses(self.tensors)),  # another tensor may be its `.data`
             (self.sums, _sums(self.tensors)),
         ):
             if changed := [name for name, value in now.items() if was[name] != value]:
-                raise _changed(changed[0])
+                raise self._changed(changed[0])
         if self.file:
             first = next(tensor for tensor in self.tensors.values() if tensor.file)
             if _has_own_pages(first.untyped_storage()):
-                raise _changed(self._differing(self.file))
+                raise self._changed(self._differing(self.file))
 
     def _differing(self, file: Path) -> str:
         """Return the name of a tensor that differs from the file."""
@@ -116,6 +119,13 @@ class HeldBase:
                 return name
         return "that clients share"
 
+    def _changed(self, name: str) -> ChangedInputError:
+        return ChangedInputError(
+            f"the frozen tensor {name} was changed in place, which all clients share; a module that"
+            " changes it, as BatchNorm does, must be in evaluation mode",
+            self.user,
+        )
+
 
 def _sums(tensors: Base) -> dict[str, int]:
     """Return checksums of the tensors that no file has; of a GPU's only versions tell changes."""
@@ -124,14 +134,6 @@ def _sums(tensors: Base) -> dict[str, int]:
 
 def _addresses(tensors: Base) -> dict[str, int]:
     return {name: tensor.data_ptr() for name, tensor in tensors.items()}
-
-
-def _changed(name: str) -> ChangedInputError:
-    return ChangedInputError(
-        f"the frozen tensor {name} was changed in place, which all clients share; a module that"
-        " changes it, as BatchNorm does, must be in evaluation mode",
-        "the model",
-    )
 
 
 def share(base: Base, digest: str, folder: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+import raysim
 from raysim.analysis import ANALYSES
 from raysim.api.aggregation import AGGREGATIONS
 from raysim.api.attack import ATTACKS
@@ -13,7 +16,10 @@ from raysim.api.channel import STAGES
 from raysim.api.optimizer import OPTIMIZERS
 from raysim.api.server import SERVER_RULES
 from raysim.api.temperature import TEMPERATURES
+from raysim.testing.tasks import SmallNet
+from tests.cuda.device import CudaDevice
 from tests.cuda.runs import DISTANCE, FEW, Runs, distance
+from tests.tasks import make_settings, make_task
 
 MORE: dict[str, dict[str, Any]] = {
     "attack=backdoor": {"attack.target": 0, "attack.size": 1},
@@ -104,3 +110,28 @@ def test_settings_of_steps_are_in_their_graphs(tmp_path, monkeypatch, case):
     assert distance(alone.result, recorded.result) == distance(stack.result, graphs.result) == 0
     assert distance(alone.result, stack.result) < (1e-3 if case == "bf16" else DISTANCE)
     assert case == "bf16" or distance(runs.on_cpu(), alone.result) < DISTANCE
+
+
+class Writing(SmallNet):
+    """Writes to a frozen number where it is evaluated after training on a GPU."""
+
+    trained = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.trained |= self.head.training
+        if x.is_cuda and self.trained and not self.head.training:
+            self.scale.add_(1)
+        return super().forward(x) * self.scale
+
+
+def test_a_write_to_the_base_in_the_last_evaluation_is_refused(tmp_path):
+    options = {"rounds": 1, "engine.gpus_per_actor": 1, "fraction": 1.0}
+    with (
+        CudaDevice(),
+        pytest.raises(raysim.SettingsError, match="frozen tensor scale was changed in place"),
+    ):
+        raysim.run(make_settings(tmp_path / "run", **options), make_task(FEW, Writing))

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -439,12 +440,14 @@ class Counting(Backbone):
                 weight.add_(1)
             if self.training and self.way == "data":
                 weight.data[0, 0] += 1
+            if self.training and self.way == "always the same":
+                weight.data[0, 0] = 1
             if self.training and self.way == "rebound":
                 self.features[1].running_mean = self.features[1].running_mean + 1
         return super().forward(x)
 
 
-@pytest.mark.parametrize("way", ["in place", "data", "rebound"])
+@pytest.mark.parametrize("way", ["in place", "data", "always the same", "rebound"])
 def test_a_write_to_the_base_is_refused(tmp_path, way, monkeypatch):
     monkeypatch.setattr(Counting, "way", way)
     line = {
@@ -452,6 +455,28 @@ def test_a_write_to_the_base_is_refused(tmp_path, way, monkeypatch):
     }.get(way, r"^the model: the frozen tensor features.0.weight was changed in place")
     with pytest.raises(raysim.RaysimError, match=line):
         raysim.run(make_settings(tmp_path / "run"), make_task(UNEQUAL, Counting))
+
+
+def in_training_mode(network, x, y):
+    """Move the statistics of BatchNorm, as dropout by Monte Carlo may."""
+    return {"mean": network.train()(x.float()).mean().item()}
+
+
+def past_versions(network, x, y):
+    network.features[0].weight.data[0, 0] = 1
+    return {"mean": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "name"),
+    [(in_training_mode, "features.1.num_batches_tracked"), (past_versions, "features.0.weight")],
+)
+def test_a_write_to_the_base_in_an_evaluation_is_refused(tmp_path, evaluate, name):
+    task = replace(make_task(UNEQUAL, Backbone), evaluate=evaluate)
+    line = f"^Task.evaluate: the frozen tensor {name} was changed in place"
+    with pytest.raises(raysim.SettingsError, match=line):
+        raysim.run(make_settings(tmp_path / "run"), task)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="Linux tells the pages")

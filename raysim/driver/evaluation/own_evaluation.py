@@ -9,6 +9,7 @@ from raysim.api.components import cause
 from raysim.api.method import ServerState
 from raysim.driver.start.context import CheckedRun
 from raysim.errors import RaysimError, SettingsError
+from raysim.federation.base_files import HeldBase
 from raysim.federation.federation import load_tensors
 from raysim.federation.opened import OpenedSamples
 from raysim.numbers.seeds import seeded, torch_seed
@@ -31,13 +32,15 @@ def own_figures(
         taken: Names of the round's other numbers.
 
     Raises:
-        SettingsError: the function fails, or returns something else than numbers by name.
+        SettingsError: the function fails, changes a frozen tensor, or returns something else than
+            numbers by name.
     """
     evaluate, settings = run.federation.evaluate, run.settings
     if evaluate is None:
         return {}
     network = copy.deepcopy(run.network).eval()
     load_tensors(network, settings.method.deployed(state), EVALUATE)
+    base = HeldBase.of(network, EVALUATE)
     samples = OpenedSamples(run.federation, CPU).test(0, len(run.federation.test_targets))
     keys = settings.seed, "evaluation", number
     try:
@@ -47,6 +50,7 @@ def own_figures(
         raise
     except Exception as error:  # a user's function may raise anything
         raise SettingsError(f"{EVALUATE}: failed: {cause(error)}") from error
+    base.check_values()
     numbers = checked_numbers(returned, EVALUATE)
     check_names(numbers, OF_ROUNDS, taken, f"{EVALUATE}: the number")
     return numbers

@@ -44,7 +44,14 @@ from raysim.driver.start.parts import RunParts
 from raysim.driver.start.stacking import check_parts
 from raysim.driver.uploads.aggregating import fewest_clients
 from raysim.driver.uploads.channel import states_of
-from raysim.errors import MachineError, RaysimError, RuleError, RunError, SettingsError
+from raysim.errors import (
+    ChangedInputError,
+    MachineError,
+    RaysimError,
+    RuleError,
+    RunError,
+    SettingsError,
+)
 from raysim.execution.base import InlineExecutor
 from raysim.numbers.tensors import CPU, Groups, nbytes
 from raysim.storage.client_states import NEVER, ClientStates, latest_versions, owner_of
@@ -90,8 +97,8 @@ def rehearse(checked: CheckedRun) -> int:
                 break  # on a GPU they may work
             if few is MORE and of_clients:
                 raise SettingsError(str(error)) from error
-            if few is MORE or isinstance(error, RuleError):
-                raise
+            if few is MORE or isinstance(error, RuleError | ChangedInputError):
+                raise  # of what was changed, nothing may be read
     owners = {owner for group in kept if (owner := owner_of(group, settings.keepers))}
     check_rules(settings, "rehearsed", Seen(settings, None, keeping=owners | {*of_server}))
     check_rounds_without_clients(checked)
