@@ -6,9 +6,11 @@ memory-mapped files, a user's own arrays through the object store, never per cli
 
 from __future__ import annotations
 
+import copy
 import math
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -90,11 +92,28 @@ class Start:
         tensors: A model's tensors.
         kept: Of a run, the frozen tensors that it holds beside them.
         base: Of a run, the digest of all of its frozen tensors, "" of none; None: unknown.
+        method: Of a run, its method, if that is one of raysim's; it may add tensors to the network.
     """
 
     tensors: Tensors
     kept: Tensors = field(default_factory=dict)
     base: str | None = None
+    method: Method | None = None
+
+    def of_model(self, model: nn.Module) -> Tensors:
+        """Return the tensors, without those that the run's method had added to such a model."""
+        here = names_in(model)
+        if self.method is None or self.tensors.keys() <= here:
+            return self.tensors
+        with suppress(SettingsError), seeded(0, "network"):
+            network = self.method.network(copy.deepcopy(model))
+            return without(self.tensors, names_in(network) - here)
+        return self.tensors
+
+
+def names_in(network: nn.Module) -> set[str]:
+    """Return the names of a network's parameters and buffers."""
+    return {*dict(network.named_parameters()), *dict(network.named_buffers())}
 
 
 @dataclass(frozen=True)
@@ -312,7 +331,7 @@ class Federation:
             built = self.build()
         set_base(built, call(method, Method.moved, built) if method else ())
         if self.start is not None:
-            started = {**self.start.kept, **self.start.tensors}
+            started = {**self.start.kept, **self.start.of_model(built)}
             load_tensors(built, started, "start_from")
             _check_base(built, self.start)
             for name, tensor in base_of(built).items():

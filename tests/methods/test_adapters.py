@@ -897,6 +897,28 @@ def test_a_loaded_run_has_the_outputs_of_its_last_model(tmp_path, method):
     assert ({*WEIGHTS} <= saved.keys()) == (method in ("fedex_lora", "flora"))
 
 
+STARTS = {
+    "feddpa": {},
+    "flexlora": {"method.ranks": [RANK]},
+    "flora": {"method.ranks": [RANK]},
+}
+"""Methods that add tensors to the network."""
+
+
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("method", STARTS)
+def test_a_run_starts_from_the_model_of_another(tmp_path, method, same):
+    """Of the same method, or of one that does not add these tensors."""
+    given = {"method.name": method, **STARTS[method], "rounds": 1, "local.lr": 0.5}
+    task = make_task(SIZES, MODEL)
+    first = raysim.run(make_settings(tmp_path / "first", **given), task)
+    later = {**(given if same else {"rounds": 1}), "start_from": str(tmp_path / "first")}
+    later |= {"local.lr": NO_STEP, "seed": 5}
+    result = raysim.run(make_settings(tmp_path / "later", **later), task)
+    (one,), (other,) = (run.metrics["test_loss"].to_pylist() for run in (first, result))
+    assert one == pytest.approx(other, rel=1e-6)
+
+
 def test_what_clients_deploy_is_their_own_only_where_it_is():
     """Of ranks, of parts of their own, and of FedDPA's mixture."""
     kinds = {name: METHODS_OF.get(name) for name in METHODS}

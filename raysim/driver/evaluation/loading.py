@@ -8,14 +8,16 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from raysim.api.method import METHODS, Method
 from raysim.api.scoring import identity, in_own_unit
 from raysim.config import Settings, parse
 from raysim.driver.start.base import check_base, read_base, restore_base, sealed_base
 from raysim.driver.start.identity import check_model_files
-from raysim.errors import RunError, SettingsError
+from raysim.errors import RaysimError, RunError, SettingsError
 from raysim.federation.federation import Start, load_tensors, model_builder
 from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.numbers.seeds import seeded
@@ -62,7 +64,17 @@ def read_start(path: Path, note: Callable[[str], None]) -> Start:
     sealed = sealed_base(run)
     if sealed is None and not is_run:
         return Start(tensors, base=_stated_base(path))
-    return Start(tensors, read_base(RunDirectory(run)), sealed)
+    directory = RunDirectory(run)
+    return Start(tensors, read_base(directory), sealed, _method_of(directory))
+
+
+def _method_of(run_dir: RunDirectory) -> Method | None:
+    """Return the method of a run; None if it is not one of raysim's, or cannot be read."""
+    with suppress(RaysimError, ValidationError):
+        values = dict(run_dir.read_config()[0]["method"])
+        name = values.pop("name")
+        return METHODS.get(name).model_validate(values) if name in METHODS else None
+    return None
 
 
 def _stated_base(path: Path) -> str | None:
