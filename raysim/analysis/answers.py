@@ -39,16 +39,16 @@ class Answers(Analysis):
         x = evaluated.probe["x"].numpy()
         y = evaluated.probe["y"].numpy()
         right = y[:, -1] != 0 if y.shape[1] > x.shape[1] else np.ones(len(y), bool)
-        x, y, end = x[right], y[right, : x.shape[1]], evaluated.end_token()
+        x, y, ends = x[right], y[right, : x.shape[1]], evaluated.end_tokens()
         divided: dict[tuple[int, ...], Array] = {}
         for row in np.flatnonzero((y != IGNORED).any(1) & ((x != NO_TOKEN).sum(1) > 1)):
-            prompt, rest = _divided(x[row], y[row], end)
+            prompt, rest = _divided(x[row], y[row], ends)
             divided.setdefault((*prompt.tolist(),), rest)
         if not divided:
             return {}
         prompts, rests = [*divided][:PROMPTS], [*divided.values()][:PROMPTS]
         asked = {"x": torch.from_numpy(_rows(prompts))}
-        answered = partial(_answered, end=end, places=places_of(evaluated.network))
+        answered = partial(_answered, ends=ends, places=places_of(evaluated.network))
         measured = evaluated.measure(answered, evaluated.everyone[:1], {"asked": asked})
         (figures,) = measured.values()
         return {
@@ -58,13 +58,13 @@ class Answers(Analysis):
         }
 
 
-def _divided(x: Array, y: Array, end: int | None) -> tuple[Array, Array]:
+def _divided(x: Array, y: Array, ends: Sequence[int]) -> tuple[Array, Array]:
     """Return the tokens of a prompt, and the wanted tokens after it, up to their end."""
     counted = np.flatnonzero(y != IGNORED)
     first = counted[0] or len(counted) // 2
     rest = y[counted[counted >= first]]
-    ends = np.flatnonzero(rest == (NO_TOKEN if end is None else end))
-    return x[: first + 1], rest[: ends[0]] if len(ends) else rest
+    places = np.flatnonzero(np.isin(rest, ends))
+    return x[: first + 1], rest[: places[0]] if len(places) else rest
 
 
 def _rows(rows: Sequence[Sequence[int] | Array]) -> Array:
@@ -75,7 +75,7 @@ def _rows(rows: Sequence[Sequence[int] | Array]) -> Array:
     return array
 
 
-def _answered(view: View, trained: Trained, *, end: int | None, places: int | None) -> Tensors:
+def _answered(view: View, trained: Trained, *, ends: Sequence[int], places: int | None) -> Tensors:
     """Return the tokens that the global model puts after prompts [n, S]."""
     asked = view.broadcast["asked"]["x"]
     model = view.broadcast["model"]
@@ -83,4 +83,4 @@ def _answered(view: View, trained: Trained, *, end: int | None, places: int | No
     def forward(x: Tensor) -> Tensor:
         return view.at(model, x).logits
 
-    return {"tokens": likeliest_tokens(forward, asked, TOKENS, end=end, places=places)}
+    return {"tokens": likeliest_tokens(forward, asked, TOKENS, ends=ends, places=places)}

@@ -82,7 +82,7 @@ class MeasuredRound:
             model, on the client's own test samples.
         accuracy_before: Returns the same for the global model before the round.
         class_counts: Returns clients [n] and their samples per class [n, C].
-        end_token: Returns the token that ends a text; None: no token does.
+        end_tokens: Returns the tokens that end a text.
         as_text: Returns rows of tokens [n, T] as texts.
         new_clients: Returns clients that never took part, at most the given number.
         measure: Runs a client part on the global model.
@@ -106,7 +106,7 @@ class MeasuredRound:
     accuracy: Callable[[], Mapping[int, float]]
     accuracy_before: Callable[[], Mapping[int, float]]
     class_counts: Callable[[], tuple[Array, Array]]
-    end_token: Callable[[], int | None]
+    end_tokens: Callable[[], Sequence[int]]
     as_text: Callable[[Array], Sequence[str]]
     new_clients: Callable[[int], Sequence[int]]
     measure: Measure

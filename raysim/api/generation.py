@@ -5,7 +5,7 @@ Legend: B batch, T tokens of a prompt, V tokens to choose from, S steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ def likeliest_tokens(
     x: Tensor,
     steps: int,
     *,
-    end: int | None,
+    ends: Sequence[int],
     places: int | None,
 ) -> Tensor:
     """Return the likeliest tokens [B, S] after prompts, each given those before it.
@@ -36,7 +36,7 @@ def likeliest_tokens(
         forward: Returns logits [B, T, V] of tokens; not called again once all rows have ended.
         x: Prompts [B, T] of one token at least, padded on the right with NO_TOKEN.
         steps: Most tokens S.
-        end: The token that ends a row, which is left out; None: no token does.
+        ends: Tokens of which each ends a row, and is left out.
         places: Most tokens T that `forward` takes, as many as the prompts have at least; None for
             any number.
     """
@@ -49,7 +49,7 @@ def likeliest_tokens(
         goes_on &= last < logits.shape[1]
         at = last.clamp(max=logits.shape[1] - 1).unsqueeze(-1).expand(-1, 1, logits.shape[2])
         chosen = logits.gather(1, at).argmax(-1)
-        if end is not None:
+        for end in ends:
             goes_on &= chosen != end
         if not goes_on.any():
             break

@@ -181,13 +181,13 @@ class TrainedModel:
     def _answers(self, x: Array) -> Array:
         """Return the texts that a language model writes after tokens [n, T]."""
         data, rows = self.settings.data, max(FORWARD_TOKENS // (x.shape[1] + ANSWER_TOKENS), 1)
-        texts, end = list[str](), call(data, Dataset.end_token)
+        texts, ends = list[str](), call(data, Dataset.end_tokens)
         for start in range(0, len(x), rows):
             asked = self.decoded(x[start : start + rows])
             asked = asked[:, : int((asked >= 0).sum(1).max())]
             with torch.no_grad():
                 tokens = likeliest_tokens(
-                    self.network, asked, ANSWER_TOKENS, end=end, places=places_of(self.network)
+                    self.network, asked, ANSWER_TOKENS, ends=ends, places=places_of(self.network)
                 ).numpy()
             texts += call(data, Dataset.as_text, tokens)
         return np.array(texts, dtype=object)

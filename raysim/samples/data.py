@@ -157,10 +157,10 @@ class Dataset(Component, ABC):
         return False
 
     @property
-    @returns("a whole number, or None", lambda returned, _: isinstance(returned, int | None))
-    def end_token(self) -> int | None:
-        """Token that ends a text; None: no token does."""
-        return None
+    @returns("whole numbers", lambda returned, _: all(isinstance(n, int) for n in returned))
+    def end_tokens(self) -> Sequence[int]:
+        """Tokens that end a text; by default none does."""
+        return ()
 
     @property
     def client_column(self) -> str:

@@ -105,9 +105,9 @@ class TextDataset(Dataset):
         return self
 
     @property
-    def end_token(self) -> int | None:
-        """Token that ends a text, as the tokeniser says."""
-        return self.tokeniser.end
+    def end_tokens(self) -> Sequence[int]:
+        """Tokens that end a text, as the tokeniser and its chat template say."""
+        return self.tokeniser.ends
 
     def as_text(self, tokens: Array) -> Sequence[str]:
         """Return rows of tokens [n, T] as texts, without the marks of a chat."""
@@ -187,6 +187,30 @@ class Tokeniser:
         end: int | None = self.loaded.eos_token_id
         return end
 
+    @property
+    def ends(self) -> Sequence[int]:
+        """Tokens that end a text or an answer.
+
+        Raises:
+            SettingsError: the library is not installed.
+            DataError: the folder has no tokeniser.
+        """
+        own = [] if self.end is None else [self.end]
+        return [*dict.fromkeys([*own, *self._marks])]
+
+    @cached_property
+    def _marks(self) -> Ids:
+        """Special tokens that the chat template puts after an answer."""
+        if self.loaded.chat_template is None:
+            return []
+        try:
+            after = self._chat("prompt", "answer").rpartition("answer")[2]
+        except DataError:  # which texts without prompts need not know
+            return []
+        special = {n for n, token in self.loaded.added_tokens_decoder.items() if token.special}
+        ids = self.loaded(after, add_special_tokens=False)["input_ids"]
+        return [number for number in ids if number in special]
+
     def numbers(
         self, texts: Sequence[str], most: int, *, special: bool = True
     ) -> tuple[list[Ids], list[bool]]:
@@ -226,7 +250,9 @@ class Tokeniser:
         return self._chat(prompt, add_generation_prompt=True)
 
     def answered(self, asked: str, prompt: str, answer: str) -> str:
-        """Return the text of an answer, as it follows that of its prompt.
+        """Return the text of an answer, as it follows that of its prompt, up to its end.
+
+        It ends as the chat template says; without a special token there, as the tokeniser says.
 
         Args:
             asked: The text of the prompt, as `asked` returns it.
@@ -236,15 +262,16 @@ class Tokeniser:
         Raises:
             DataError: the chat template fails, or gives a text that begins in another way.
         """
+        end = "" if self._marks else self.loaded.eos_token or ""
         if self.loaded.chat_template is None:
-            return f"{answer}{self.loaded.eos_token or ''}"
+            return f"{answer}{end}"
         whole = self._chat(prompt, answer).rstrip()
         if not whole.startswith(asked):
             raise DataError(
                 f"{self.setting}={self.name}: its chat template does not put an answer after the"
                 " text of its prompt"
             )
-        return whole.removeprefix(asked)
+        return f"{whole.removeprefix(asked)}{end}"
 
     def _chat(self, prompt: str, answer: str | None = None, **how: bool) -> str:
         chat = [{"role": "user", "content": prompt}]

@@ -188,7 +188,7 @@ class _Passes:
             ),
             accuracy_before=lambda: accuracies(before.state),
             class_counts=analyses.class_counts,
-            end_token=analyses.end_token,
+            end_tokens=analyses.end_tokens,
             as_text=analyses.as_text,
             new_clients=partial(_new_clients, analyses, before, now.cohort),
             measure=self.measure,

@@ -214,9 +214,10 @@ class Analyses:
             for client in clients
         }
 
-    def end_token(self) -> int | None:
-        """Return the token that ends a text; None: no token does."""
-        return call(self.settings.data, Dataset.end_token)
+    def end_tokens(self) -> Sequence[int]:
+        """Return the tokens that end a text."""
+        ends: Sequence[int] = call(self.settings.data, Dataset.end_tokens)
+        return ends
 
     def as_text(self, tokens: Array) -> Sequence[str]:
         """Return rows of tokens [n, T] as texts."""

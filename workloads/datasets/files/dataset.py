@@ -42,7 +42,7 @@ from raysim.workloads.datasets.files.unzipped import ZIP, opened, unpacked
 from raysim.workloads.datasets.prepared import WORK, NeededError, prepare_once
 from raysim.workloads.datasets.text import Tokeniser
 
-REVISION = 14
+REVISION = 15
 """Raised when the same files and settings give other prepared data."""
 CHOICES = multiple_choice()
 """Scoring of questions with choices, by the likelihood of a token."""

@@ -257,6 +257,16 @@ class Language(Text):
         self.longest = max([self.longest, *map(len, whole)])
         return _array(pa.array(whole, IDS), *self.shape), ~np.array(cut, bool)
 
+    def notes(self) -> list[str]:
+        """Return lines on texts that were cut, and on answers without an end, if there are any."""
+        if not self.answer or self.tokeniser.ends:
+            return super().notes()
+        return [
+            *super().notes(),
+            f"answers in {shown(self.answer)} have no end, so that the model writes on after its"
+            f" answer: {self.tokeniser.name} has no eos_token, nor a chat template with an end",
+        ]
+
     def notes_of_new(self) -> list[str]:
         """Return a line on new texts that are too long, if there are any."""
         if not self.cut:

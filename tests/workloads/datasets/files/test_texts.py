@@ -410,12 +410,12 @@ def test_a_drawn_network_embeds_all_tokens(table, tokenizer):
         data.for_model(HuggingFace(**given))
 
 
-def trained_on(path, **changes):
+def trained_on(path, listener=None, **changes):
     """Return the folder of a run on a file, of one round."""
     given = {"dataset.name": "files", "dataset.path": str(path), "dataset.split": 0.4}
     given |= {"clients": 1, "fraction": 1.0, "rounds": 1, "target_accuracy": None}
     given |= {"engine.backend": "inline", "out": str(path.parent / "run")}
-    raysim.run(raysim.load_config("mnist-fedavg", {**given, **changes}))
+    raysim.run(raysim.load_config("mnist-fedavg", {**given, **changes}), listener=listener)
     return path.parent / "run"
 
 
@@ -470,6 +470,38 @@ def test_a_new_prompt_keeps_its_end_or_has_no_prediction(tmp_path, monkeypatch):
     assert any(line.startswith(told) for line in lines)
     found, _ = predicted(run, {"ask": asks[:1]})
     assert [row["prediction"] for row in found] == [None]
+
+
+ENDS = {
+    "a mark of the template": (" lunch", {"additional_special_tokens": ["lunch"], **END}, "lunch"),
+    "a mark that is a word": (" lunch", END, "lunch </s>"),
+    "no mark": ("", END, "</s>"),
+    "no template": (None, END, "</s>"),
+    "no end at all": (" lunch", {}, "lunch"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_answers_are_taught_an_end_at_which_the_model_stops(tmp_path, monkeypatch, case):
+    mark, config, ends = ENDS[case]
+    monkeypatch.setenv("RAYSIM_DATA", str(tmp_path / "data"))
+    if mark is not None:
+        answer = f"{{% if m.role == 'assistant' %}}{mark}{{% endif %}}"
+        template = f"{{% for m in messages %}}{{{{ m.content }}}}{answer} {{% endfor %}}"
+        config = {**config, "chat_template": template}
+    folder = write_tokenizer(tmp_path / "t", ends=False, **config)
+    layouts.text(tmp_path / "b.csv", {"ask": ["buy"] * 10, "reply": ["3"] * 10})
+    chosen = {"prompt": "ask", "answer": "reply", "tokenizer": str(folder), "split": 0.4}
+    found = read(tmp_path / "b.csv", tmp_path / "data", **chosen)
+    assert [n for n in found["train"].y[0] if n >= 0] == numbers(f"3 {ends}")
+    model = {"model.name": "tests.texts:NextToken", "model.path": str(folder), "rounds": 20}
+    chosen = {"dataset.prompt": "ask", "dataset.answer": "reply", "local.lr": 5.0}
+    listener = Listener()
+    run = trained_on(tmp_path / "b.csv", listener, **chosen, **model)
+    texts = [row["prediction"] for row in predicted(run, {"ask": ["buy"]})[0]]
+    stops = case != "no end at all"
+    assert (texts == [f"3{mark}" if "word" in case else "3"]) is stops
+    assert any("'reply' have no end" in line for line in listener.lines) is not stops
 
 
 def test_a_tokeniser_of_more_tokens_than_the_model_embeds(table, tokenizer):
