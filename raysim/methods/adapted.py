@@ -222,7 +222,7 @@ class Ranked(Adapted):
         elif self.ranks is not None and TARGET.fullmatch(self.ranks):
             self._function()
         elif self.ranks is not None:
-            return state.replace(**{RANKS: self._table(self.ranks, max(found))})
+            return with_ranks(state, self._table(self.ranks, max(found)))
         return state
 
     def ranks_of(self, now: Round, state: ServerState, clients: Sequence[int]) -> dict[int, int]:
@@ -234,7 +234,7 @@ class Ranked(Adapted):
         most = max(adapter.rank for adapter in adapters_of(now.network))
         if not self.has_ranks:
             return dict.fromkeys(clients, most)
-        known = known_ranks(state)
+        known = known_ranks(state, clients)
         return {c: known.get(c) or self._checked(self._given(c, most), most, c) for c in clients}
 
     def round_metrics(self, now: Round, state: ServerState, after: ServerState) -> Metrics:
@@ -261,14 +261,14 @@ class Ranked(Adapted):
         )
         return function
 
-    def _table(self, path: str, most: int) -> dict[str, Tensor]:
-        """Return the group of known ranks as a table has them."""
+    def _table(self, path: str, most: int) -> dict[int, int]:
+        """Return the ranks that a table has, by client."""
         table = read_table(Path(path), "method.ranks")
         if RANK not in table:
             raise SettingsError(f"method.ranks={path}: must have the columns client, {RANK}")
         check_once(Path(path), "method.ranks", table["client"])
         pairs = zip(table["client"].tolist(), table[RANK].tolist(), strict=True)
-        return ranks_group({int(c): self._checked(rank, most, int(c)) for c, rank in pairs})
+        return {int(c): self._checked(rank, most, int(c)) for c, rank in pairs}
 
     def _checked(self, rank: Any, most: int, client: int | None = None) -> int:
         given = ",".join(map(str, self.ranks)) if isinstance(self.ranks, tuple) else self.ranks
@@ -342,17 +342,27 @@ def send_products(adapters: Sequence[Adapter], view: View, trained: Trained) -> 
     )
 
 
-def known_ranks(state: ServerState) -> dict[int, int]:
-    """Return the clients of which the server knows the rank, from a table or an upload."""
-    group = state.groups.get(RANKS, {})
-    return dict(zip(*(group[n].tolist() for n in ("client", RANK)), strict=True)) if group else {}
+def known_ranks(state: ServerState, clients: Sequence[int]) -> dict[int, int]:
+    """Return the ranks that the server knows of some clients, from a table or an upload."""
+    if RANKS not in state.groups:
+        return {}
+    listed, ranks = (state.groups[RANKS][name] for name in ("client", RANK))
+    wanted = torch.tensor([*clients], dtype=torch.int64)
+    places = torch.searchsorted(listed, wanted).clamp(max=len(listed) - 1)
+    rows = zip(wanted.tolist(), listed[places].tolist(), ranks[places].tolist(), strict=True)
+    return {client: rank for client, found, rank in rows if client == found}
 
 
-def ranks_group(ranks: Mapping[int, int]) -> dict[str, Tensor]:
-    """Return known ranks as a group of the server's state."""
-    clients = sorted(ranks)
-    values = {"client": clients, RANK: [ranks[client] for client in clients]}
-    return {name: torch.tensor(numbers, dtype=torch.int64) for name, numbers in values.items()}
+def with_ranks(state: ServerState, ranks: Mapping[int, int]) -> ServerState:
+    """Return the state in which the server knows the ranks of further clients, or other ones."""
+    if not ranks:
+        return state
+    further = {"client": torch.tensor([*ranks]), RANK: torch.tensor([*ranks.values()])}
+    if group := state.groups.get(RANKS):
+        others = torch.isin(group["client"], further["client"], invert=True)
+        further = {name: torch.cat([group[name][others], t]) for name, t in further.items()}
+    order = further["client"].argsort()
+    return state.replace(**{RANKS: {name: t[order] for name, t in further.items()}})
 
 
 def bytes_at(adapters: Sequence[Adapter], tensors: Tensors, rank: int | None) -> int:

@@ -28,7 +28,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -49,8 +49,8 @@ from raysim.numbers.adapters import Adapter, adapters_of
 from raysim.numbers.tensors import Tensors, nbytes, only, without
 
 STACKED = "stacked"
-"""Group of the server's state: clients that took part [n], ascending; the sum of ranks merged until
-they last received the base [n]; and that of all rounds []."""
+"""Group of the server's state: clients that have missed less than W [n], ascending; the sum of
+ranks merged until they last received the base [n]; and that of all rounds []."""
 
 
 class Flora(MovesBase, Ranked):
@@ -58,8 +58,9 @@ class Flora(MovesBase, Ranked):
 
     Helps where clients' ranks differ, and where means of A and of B lose too much: the mean is
     exact, and of any rank. Costs the base, which moves: it is in the server's state and its
-    checkpoints, and clients receive the adapters of all others of a round. Up, bytes are those of
-    the client's rank, as in FedAvg.
+    checkpoints, and clients receive the adapters of all others of a round. The server also keeps a
+    number of each client that took part, until the stacks since then are as large as W. Up, bytes
+    are those of the client's rank, as in FedAvg.
     """
 
     own_server: ClassVar[str] = "merges adapters into the base"
@@ -89,15 +90,19 @@ class Flora(MovesBase, Ranked):
     def training_pass(self, now: Round, state: ServerState) -> Pass:
         """Return FedAvg's pass at the clients' ranks, which send products."""
         pass_, adapters = super().training_pass(now, state), adapters_of(now.network)
-        model, total = pass_.broadcast["model"], _total(state)
+        sizes = self._sizes(now, pass_.broadcast["model"])
+        received = partial(_received, sizes, _at(state), _total(state))
+        rules = replace(pass_.rules, finish=partial(send_products, adapters))
+        return replace(pass_, rules=rules, bytes_down=received)
+
+    def _sizes(self, now: Round, model: Tensors) -> _Sizes:
+        adapters = adapters_of(now.network)
         base = only(model, self.moved(now.network))
         rest = without(model, base)
         fixed = bytes_at(adapters, rest, 0)
-        sizes = (fixed, bytes_at(adapters, rest, None) - fixed, nbytes({"": base}))
         most = max(adapter.rank for adapter in adapters)
-        received = partial(_received, sizes, most, _at(state), total)
-        rules = replace(pass_.rules, finish=partial(send_products, adapters))
-        return replace(pass_, rules=rules, bytes_down=received)
+        whole = bytes_at(adapters, rest, None) - fixed
+        return _Sizes(fixed, whole, most, nbytes({"": base}))
 
     def round_metrics(self, now: Round, state: ServerState, after: ServerState) -> Metrics:
         """Return the mean rank, and the sum of ranks that the round merged."""
@@ -107,7 +112,9 @@ class Flora(MovesBase, Ranked):
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Return the state with the merged weights, and with adapters drawn anew."""
         added = sum(self.ranks_of(now, state, reduced.clients).values())
+        sizes, total = self._sizes(now, self.broadcast(state)["model"]), _total(state) + added
         seen = {**_at(state), **dict.fromkeys(now.cohort, _total(state))}
+        seen = {c: at for c, at in seen.items() if sizes.stack(total - at) < sizes.base}
         model = {**state.groups["model"], **reduced.means.get("model", {})}
         draws = now.generator("lora_A")
         for adapter in adapters_of(now.network):
@@ -115,7 +122,7 @@ class Flora(MovesBase, Ranked):
                 model |= merged(adapter, model, reduced.means[PRODUCT][adapter.b])
             model[adapter.a] = self._drawn(adapter, model[adapter.a], draws)
             model[adapter.b] = torch.zeros_like(model[adapter.b])
-        return state.replace(model=model, **{STACKED: _stacked(seen, _total(state) + added)})
+        return state.replace(model=model, **{STACKED: _stacked(seen, total)})
 
     def _drawn(self, adapter: Adapter, a: Tensor, draws: torch.Generator) -> Tensor:
         """Return a new A, as peft draws it."""
@@ -132,21 +139,36 @@ def merged(adapter: Adapter, model: Tensors, change: Tensor) -> dict[str, Tensor
     return {adapter.weight: moved.to(weight.dtype)}
 
 
-def _received(
-    sizes: tuple[int, int, int], most: int, at: Mapping[int, int], total: int, client: int
-) -> int:
+class _Sizes(NamedTuple):
+    """Bytes of what clients receive.
+
+    Attributes:
+        fixed: Of tensors that are sent as they are.
+        adapters: Of all adapters.
+        most: The largest rank of the adapters, which counts as that of all.
+        base: Of the weights that move.
+    """
+
+    fixed: int
+    adapters: int
+    most: int
+    base: int
+
+    def stack(self, rank: int) -> int:
+        """Return the bytes of adapters of some rank."""
+        return self.adapters * rank // self.most
+
+
+def _received(sizes: _Sizes, at: Mapping[int, int], total: int, client: int) -> int:
     """Return the bytes that a client receives.
 
     Args:
-        sizes: Bytes of the tensors that are sent as they are, of all adapters, and of the weights
-            that move.
-        most: The largest rank of the adapters, which counts as that of all.
-        at: The sum of ranks that each client has merged.
+        sizes: Bytes of the parts.
+        at: The sum of ranks that clients have merged; of others it is 0.
         total: The sum of the ranks of all rounds.
         client: The client.
     """
-    fixed, adapters, base = sizes
-    return fixed + min(adapters * (total - at.get(client, 0)) // most, base)
+    return sizes.fixed + min(sizes.stack(total - at.get(client, 0)), sizes.base)
 
 
 def _stacked(seen: Mapping[int, int], total: int) -> dict[str, Tensor]:
@@ -160,6 +182,6 @@ def _total(state: ServerState) -> int:
 
 
 def _at(state: ServerState) -> dict[int, int]:
-    """Return the sum of ranks that each client has merged into its base."""
+    """Return the sum of ranks that clients have merged into their base, where it is known."""
     group = state.groups[STACKED]
     return dict(zip(group["client"].tolist(), group["at"].tolist(), strict=True))

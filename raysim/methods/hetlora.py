@@ -51,12 +51,10 @@ from raysim.api.rules import (
 from raysim.methods import partly_shared
 from raysim.methods.adapted import (
     RANK,
-    RANKS,
     Ranked,
     below_rank,
     bytes_at,
-    known_ranks,
-    ranks_group,
+    with_ranks,
 )
 from raysim.numbers.adapters import Adapter, adapters_of
 from raysim.numbers.tensors import Tensors
@@ -73,7 +71,8 @@ class HetLora(Ranked):
     """FedAvg of adapters of unequal ranks: truncated on the way down, padded on the way up.
 
     Helps where clients' devices differ: a weak one trains and sends a few rows and columns of the
-    same adapter. Costs a norm of the tail a step. Against FedAvg clients of a low rank save bytes;
+    same adapter. Costs a norm of the tail a step, and on the server a rank of each client that has
+    pruned. Against FedAvg clients of a low rank save bytes;
     their zeros pull the last rows and columns to 0 where a client of the round has these, against
     which the weights by norm act.
     """
@@ -116,22 +115,21 @@ class HetLora(Ranked):
 
     def server_update(self, now: Round, state: ServerState, reduced: Reduced) -> ServerState:
         """Return the state with the weighted mean of the padded tensors, and the new ranks."""
-        means, before = dict(reduced.means), state
+        means = dict(reduced.means)
         total = means.pop(WEIGHT, {}).get(WEIGHT)
         if total is not None and total > 0:
             scaled = {name: mean / total for name, mean in means[SCALED].items()}
             means["model"] = {**means.get("model", {}), **scaled}
-        if self.gamma < 1:
-            pruned = zip(reduced.clients, map(int, reduced.scalars.get(RANK, ())), strict=True)
-            state = state.replace(**{RANKS: ranks_group({**known_ranks(state), **dict(pruned)})})
         after = super().server_update(now, state, replace(reduced, means=means))
         if not self.has_ranks:
             return after
-        most = max(self.ranks_of(now, before, reduced.clients).values(), default=0)
-        model, old = dict(after.groups["model"]), before.groups["model"]
+        ranks = self.ranks_of(now, state, reduced.clients)
+        model, most = dict(after.groups["model"]), max(ranks.values(), default=0)
         for adapter in adapters_of(now.network):
-            model |= below_rank(adapter, model, most, old)
-        return after.replace(model=model)
+            model |= below_rank(adapter, model, most, state.groups["model"])
+        told = zip(reduced.clients, map(int, reduced.scalars.get(RANK, ())), strict=self.gamma < 1)
+        pruned = {client: rank for client, rank in told if rank < ranks[client]}
+        return with_ranks(after.replace(model=model), pruned)
 
     def _penalty(self, pairs: Pairs, view: View, outputs: Outputs, batch: Batch) -> Tensor:
         return self.lam * self._tail(pairs, view.params, view.personal[RANK][RANK])

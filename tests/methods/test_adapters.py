@@ -812,6 +812,33 @@ def test_bytes_are_those_of_what_is_sent(tmp_path, method):
     assert method != "flora" or max(seen) > BASE_BYTES
 
 
+def kept_by_the_server(tmp_path, group, **given):
+    """The names and values of a group of the last checkpoint, with the rows of clients."""
+    more = {"fraction": 0.2, "rounds": 8, "checkpoint_every": 8}
+    raysim.run(make_settings(tmp_path / "run", **given, **more), make_task((9,) * 20, MODEL))
+    state = load_file(tmp_path / "run/checkpoints/round_000008/state.safetensors")
+    found = {n.partition("/")[2]: t.tolist() for n, t in state.items() if n.startswith(group)}
+    return found, pq.read_table(tmp_path / "run/clients.parquet").to_pylist()
+
+
+def test_the_server_of_flora_forgets_clients_that_will_receive_the_base(tmp_path):
+    given = {"method.name": "flora", "method.ranks": [1]}
+    found, rows = kept_by_the_server(tmp_path, "stacked/", **given)
+    missed = {row["client"]: 4 * (9 - row["round"]) for row in rows}  # rounds of 4 clients
+    kept = sorted(client for client, rank in missed.items() if rank * ROW < BASE_BYTES)
+    assert found == {"client": kept, "at": [32 - missed[c] for c in kept], "total": 32}
+    assert 0 < len(kept) < len(missed)
+
+
+def test_the_server_of_hetlora_knows_the_ranks_of_clients_that_have_pruned(tmp_path):
+    given = {"method.name": "hetlora", "method.gamma": GAMMA, "method.ranks": [1, 4]}
+    found, rows = kept_by_the_server(tmp_path, "ranks/", **given)
+    last = {row["client"]: row["rank"] for row in rows}
+    pruned = {client: rank for client, rank in sorted(last.items()) if rank < (1, 4)[client % 2]}
+    assert dict(zip(found["client"], found["rank"], strict=True)) == pruned
+    assert 0 < len(pruned) < len(last)
+
+
 class HalfBase(nn.Module):
     """A network whose adapted weights are bfloat16."""
 
