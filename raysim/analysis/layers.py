@@ -117,7 +117,7 @@ class Cka(Analysis):
 
 
 def _grams_of_trained(network: nn.Module, view: View, trained: Trained) -> Tensors:
-    return _grams(network, view.params, view.broadcast["probe"]["x"])
+    return _grams(network, {**trained.base, **view.params}, view.broadcast["probe"]["x"])
 
 
 def _grams_of_groups(
@@ -125,7 +125,8 @@ def _grams_of_groups(
 ) -> Tensors:
     """Return the Gram matrices of the models in some groups, named `group/path`."""
     x = view.broadcast["probe"]["x"]
-    return flatten({name: _grams(network, view.broadcast[name], x) for name in groups})
+    models = {name: {**trained.base, **view.broadcast[name]} for name in groups}
+    return flatten({name: _grams(network, tensors, x) for name, tensors in models.items()})
 
 
 def _grams(network: nn.Module, tensors: Tensors, x: Tensor) -> Tensors:

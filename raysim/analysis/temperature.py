@@ -56,7 +56,8 @@ class Temperature(Analysis):
 def _measure(network: nn.Module, lr: float, view: View, trained: Trained) -> Tensors:
     """Return the values [n] of some of the client's samples."""
     data = at_equal_distances(trained.data, SAMPLES)
-    tensors = {name: tensor.detach() for name, tensor in view.params.items()}
+    whole = {**trained.base, **view.params}
+    tensors = {name: tensor.detach() for name, tensor in whole.items()}
     logits = partial(_logits, network)
     samples = [
         _of_sample(logits, tensors, view, lr=lr, x=data.x[n : n + 1], y=data.y[n : n + 1])

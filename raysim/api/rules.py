@@ -374,6 +374,7 @@ class Trained:
         companions: The last tensors of every companion, by its name.
         numbers: Numbers that a loop of the user's own has returned; for the engine.
         kept: Groups that the client keeps for that loop; for the engine.
+        base: The frozen tensors of the network, which no group has, for calls of its structure.
     """
 
     steps: int
@@ -387,6 +388,7 @@ class Trained:
     companions: Groups = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
     kept: Groups = field(default_factory=dict)
+    base: Tensors = field(default_factory=dict)
 
     @cached_property
     def data(self) -> Batch:

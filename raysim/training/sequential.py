@@ -367,6 +367,7 @@ class ClientTraining:
             transforms=self.rules.transforms,
             batching=self.trainer.local.batching,
             companions={name: own.tensors for name, own in self.beside.items()},
+            base=self.trainer.network.bindings.base,
         )
 
     def companions(self) -> dict[str, Beside[Update]]:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch import nn
 
@@ -15,6 +16,7 @@ from raysim.api.rules import Upload
 from raysim.methods.fedavg import FedAvg
 from raysim.testing.tasks import SmallNet
 from tests.adapters import task_for
+from tests.driver.analyses.common import OF_ANY_INPUTS, tables
 from tests.tasks import UNEQUAL, make_settings, make_task
 
 LAYER, ATOMS = 4 * (12 * 12 + 12), 4 * 12
@@ -51,6 +53,24 @@ class Frozen(Plain):
 
     def first(self) -> nn.Module:
         return nn.Linear(12, 12).requires_grad_(False)
+
+
+class Same(Plain):
+    """The same behind a layer that is not trained, and leaves its inputs as they are."""
+
+    def first(self) -> nn.Module:
+        layer = nn.utils.skip_init(nn.Linear, 12, 12).requires_grad_(False)  # draws nothing
+        layer.weight.copy_(torch.eye(12))
+        layer.bias.zero_()
+        return nn.Sequential(layer, nn.BatchNorm1d(12, eps=0).requires_grad_(False))
+
+
+class Biases(Plain):
+    """The same with a layer of which the bias alone is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden[0].weight.requires_grad_(False)
 
 
 class Deltas(FedAvg):
@@ -105,7 +125,7 @@ def test_a_frozen_layer_adds_no_bytes(tmp_path, method):
     "options",
     [
         {"engine.vectorize": 4},
-        {"analysis": ["activations", "new_client"], "evaluation.clients": True},
+        {"analysis": OF_ANY_INPUTS, "evaluation.clients": True},
         {"on_client_error": "drop"},
     ],
     ids=["stacked", "analyses", "drop"],
@@ -114,6 +134,35 @@ def test_a_frozen_layer_adds_no_bytes_however_it_runs(tmp_path, options):
     expected, _ = counted(tmp_path / "plain", Plain)
     found, _ = counted(tmp_path / "run", Frozen, **options)
     assert found == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"engine.vectorize": 4}], ids=["alone", "stacked"])
+def test_analyses_are_those_of_the_model_without_a_frozen_layer(tmp_path, options):
+    """It leaves its inputs as they are."""
+    chosen = {"analysis": OF_ANY_INPUTS, "evaluation.clients": True, **options}
+    found = []
+    for model in (Plain, Same):
+        counted(tmp_path / model.__name__, model, UNEQUAL, **chosen)
+        found.append(tables(tmp_path / model.__name__))
+    plain, same = found
+    assert {*plain} == {*OF_ANY_INPUTS} and all(plain.values())
+    for name, rows in plain.items():
+        assert [*map(flat, same[name])] == [pytest.approx(flat(row), abs=1e-4) for row in rows]
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with each number of a list in a column of its own."""
+    lists = {key: value for key, value in row.items() if isinstance(value, list)}
+    more = {f"{key} {n}": number for key, value in lists.items() for n, number in enumerate(value)}
+    return {key: value for key, value in row.items() if key not in lists} | more
+
+
+def test_a_layer_with_frozen_weights_has_no_divergence(tmp_path):
+    """Its bias is of the layer before."""
+    names = ["weight_divergence", "norm_divergence", "cka"]
+    counted(tmp_path / "run", Biases, analysis=names)
+    paths = {name: {row["path"] for row in rows} for name, rows in tables(tmp_path / "run").items()}
+    assert paths == {name: {"features.1", "head"} for name in names}
 
 
 @pytest.mark.usefixtures("resident_actors")

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from raysim.numbers.tensors.base import is_base
 from raysim.numbers.tensors.sets import Tensors
 
 
@@ -32,7 +33,10 @@ def structure_of(network: nn.Module) -> nn.Module:
     """Return a copy of a network in evaluation mode, without values."""
     kept: dict[int, Any] = {}
     for tensor in (*network.parameters(), *network.buffers()):
-        empty = tensor.detach().to("meta")
-        is_parameter = isinstance(tensor, nn.Parameter)
-        kept[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+        empty: Any = tensor.detach().to("meta")
+        if isinstance(tensor, nn.Parameter):
+            empty = nn.Parameter(empty, tensor.requires_grad)
+        if is_base(tensor):
+            empty.__class__ = type(tensor)
+        kept[id(tensor)] = empty
     return copy.deepcopy(network, kept).eval()

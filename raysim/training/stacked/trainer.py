@@ -334,6 +334,7 @@ class _StackedTraining:
             transforms=job.rules.transforms,
             batching=self.sequential.local.batching,
             companions={name: row(own.tensors, k) for name, own in beside.items()},
+            base=self.sequential.network.bindings.base,
         )
         with torch.no_grad():
             return job.rules.finish(self._view_of(k), trained)
