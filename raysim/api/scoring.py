@@ -455,6 +455,25 @@ def choice_accuracy(by_length: bool, figures: Array, targets: Array) -> float:
     return float(is_right[order[first]].mean())
 
 
+def with_own_questions(scoring: Scoring, targets: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Return targets of several sets, in which no question has the number of another set's.
+
+    Args:
+        scoring: The scoring; the targets of another one than `multiple_choice` stay.
+        targets: Targets [N, T + 2] by set, as of `multiple_choice`.
+    """
+    if scoring.losses is not answer_losses:
+        return targets
+    numbered: dict[str, Array] = {}
+    start = 0
+    for name, given in targets.items():
+        y = numbered[name] = given.copy()
+        asked = y[:, -2] != NO_QUESTION
+        y[asked, -2] += start - y[asked, -2].min(initial=0)
+        start = max(start, 1 + int(y[asked, -2].max(initial=-1)))
+    return numbered
+
+
 OF_TOKENS = ((token_losses, 0), (answer_losses, 2))
 """Losses of tokens, and the number of columns of targets that are no tokens."""
 CHANGE_NOTHING = (cross_entropies, token_losses, answer_losses)

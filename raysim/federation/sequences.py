@@ -73,7 +73,7 @@ def padded(sets: Mapping[str, Any], scoring: Scoring) -> dict[str, tuple[Array, 
     more = scoring.columns_after_tokens or 0
     if not (scoring.classifies or more) and first.ndim == 1:
         targets = {n: _next(inputs[n]) if y is None else y for n, y in targets.items()}
-    kinds = {name: _by_position(inputs[name], y, more) for name, y in targets.items()}
+    kinds = {n: _by_position(inputs[n], y, more) for n, y in targets.items() if inputs[n]}
     if by_position := [name for name, is_so in kinds.items() if is_so]:
         if others := [name for name, is_so in kinds.items() if not is_so]:
             raise DataError(

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from raysim.api.components import cause
 from raysim.api.own_loop import TASK_LOOP, Evaluate, Loop, checked_function
-from raysim.api.scoring import CLASSIFICATION, Scoring
+from raysim.api.scoring import CLASSIFICATION, Scoring, with_own_questions
 from raysim.errors import DataError, RaysimError, visible
 from raysim.federation.federation import CLIENT_TESTS, Federation, LocalTest
 from raysim.federation.input_pipeline import InputPipeline
@@ -213,7 +213,9 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         numbers = ", ".join(f"{number} is {word}" for number, word in enumerate(labels))
         note(visible(f"labels are numbered: {numbers}"))
     read = _read_labels if task.scoring.classifies else _read_targets
-    sets = {name: Split(inputs[name], read(name, y)) for name, y in targets.items()}
+    as_numbers = {name: read(name, y) for name, y in targets.items()}
+    of_sets = with_own_questions(task.scoring, as_numbers).items()
+    sets = {name: Split(inputs[name], y) for name, y in of_sets}
     clients, test = [sets[name] for name in names], sets.get("Task.test")
     _check_alike(clients, test)
     sizes = [len(client) for client in clients]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch.utils.data import Dataset
 
 import raysim
 from raysim.api.scoring import IGNORED
+from raysim.errors import DataError
 from raysim.federation.task import from_task
 from raysim.training import recorded_steps
 from tests.driver.test_language_model import BASE, TOKENS, Bigrams, task_of, texts
@@ -151,6 +154,41 @@ def test_the_likeliest_answer_of_a_run(tmp_path):
     table = torch.log_softmax(result.params["table.weight"].double(), 1)
     right = [(0, 1), (1, 0), (0, 1), (0, 2), (2, 3)]  # the answers that are marked so
     assert last["test_loss"] == pytest.approx(-np.mean([float(table[p]) for p in right]), rel=1e-5)
+
+
+def test_questions_of_several_clients_are_judged_one_by_one(tmp_path):
+    """Each client numbers its own from 0; all have learnt that 1 follows 0."""
+    learnt = [[0], [0]], [[1, -1, 1], [1, -1, 1]]
+    tests = [([[0], [0]], [[1, 0, right], [2, 0, 1 - right]]) for right in (1, 0)]
+    task = raysim.Task(Bigrams, [learnt] * 2, None, raysim.multiple_choice(), tests, sequences=True)
+    settings = {**BASE, "fraction": 1.0, "evaluation.local_test": 0.5, "local.epochs": 20}
+    last = raysim.run(make_settings(tmp_path, **settings), task).metrics.to_pylist()[-1]
+    assert last["local_test_choice_accuracy"] == 0.5
+
+
+EMPTY = ([], [])
+OF_EMPTY_SETS = {
+    "classes": lambda: raysim.Task(
+        MaskedMean, [series(7, 0), series(9, 1)], series(4, 2), client_tests=[series(3, 3), EMPTY]
+    ),
+    "tokens": lambda: raysim.Task(
+        Bigrams,
+        [texts(5, 0), texts(6, 1)],
+        texts(4, 2),
+        raysim.LANGUAGE_MODEL,
+        [EMPTY, texts(3, 3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_EMPTY_SETS)
+def test_a_set_without_a_sequence(tmp_path, case):
+    task = replace(OF_EMPTY_SETS[case](), sequences=True)
+    settings = make_settings(tmp_path, **BASE | {"fraction": 1.0, "evaluation.local_test": 0.5})
+    last = raysim.run(settings, task).metrics.to_pylist()[-1]
+    assert last["local_test_loss"] > 0
+    with pytest.raises(DataError, match="client 1 has no samples"):
+        from_task(replace(task, clients=[task.clients[0], EMPTY]))
 
 
 def test_holdout_own_tests_and_metrics_by_client(tmp_path):
