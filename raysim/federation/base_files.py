@@ -113,10 +113,11 @@ class HeldBase:
         """Return the name of a tensor that differs from the file."""
         mapped = {name: tensor for name, tensor in self.tensors.items() if tensor.file}
         places = _Places.of(mapped)
-        views = places.views(places.mapped(file), mapped)
-        for (name, tensor), view in zip(mapped.items(), views, strict=True):
-            if not np.array_equal(bytes_of(tensor.detach()), bytes_of(view)):
-                return name
+        with suppress(OSError):  # it was removed
+            views = places.views(places.mapped(file), mapped)
+            for (name, tensor), view in zip(mapped.items(), views, strict=True):
+                if not np.array_equal(bytes_of(tensor.detach()), bytes_of(view)):
+                    return name
         return "that clients share"
 
     def _changed(self, name: str) -> ChangedInputError:
@@ -151,31 +152,37 @@ def share(base: Base, digest: str, folder: Path) -> None:
     tensors = dict(sorted(base.items()))
     path, places = folder / f"{digest}{ENDING}", _Places.of(tensors)
     try:
-        if not _holds(path, places, tensors, digest):
+        mapped = _held(path, places, tensors, digest)
+        if mapped is None:
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / LOCK):
-                if not _holds(path, places, tensors, digest):
+                mapped = _held(path, places, tensors, digest)
+                if mapped is None:
                     _check_own(tensors, digest)
                     _remove_unused(folder)
                     places.write(path, tensors)
-        mapped = places.mapped(path)
-        with suppress(OSError):  # another user's, who may use it, too
-            os.utime(path)
+                    mapped = places.mapped(path)
     except OSError as error:
         raise DataError(
             f"{path}: cannot be written: {error.strerror}; RAYSIM_DATA must be a writable folder"
             f" with space for the model's frozen tensors, {in_fitting_unit(places.size, 'B')}"
         ) from error
+    with suppress(OSError):  # another user's, who may use it, too; or just removed
+        os.utime(path)
     for tensor, view in zip(tensors.values(), places.views(mapped, tensors), strict=True):
         tensor.data, tensor.file = view, path
 
 
-def _holds(path: Path, places: _Places, tensors: Tensors, digest: str) -> bool:
-    """Return whether a file holds the base with a digest, whole."""
-    if not path.is_file() or path.stat().st_size != places.size:
-        return False
-    views = places.views(places.mapped(path), tensors)
-    return base_digest(dict(zip(tensors, views, strict=True))) == digest
+def _held(path: Path, places: _Places, tensors: Tensors, digest: str) -> Tensor | None:
+    """Return the mapped bytes of a file that holds the base with a digest, whole; else None."""
+    try:
+        if path.stat().st_size != places.size:
+            return None
+        mapped = places.mapped(path)
+    except OSError:  # there is none, or another user's, which this one may not read
+        return None
+    views = places.views(mapped, tensors)
+    return mapped if base_digest(dict(zip(tensors, views, strict=True))) == digest else None
 
 
 def _check_own(tensors: Tensors, digest: str) -> None:
@@ -221,13 +228,21 @@ class _Places:
                     file.seek(start)
                     file.write(bytes_of(tensor.detach()).data)
                 file.truncate(self.size)
+            aside.chmod(0o444 & aside.stat().st_mode)  # those who have mapped it would see writes
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
 
     def mapped(self, path: Path) -> Tensor:
-        """Return the bytes of a file, mapped."""
-        return torch.from_file(str(path), shared=False, size=self.size, dtype=torch.uint8)
+        """Return the bytes of a file, mapped.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            return torch.from_file(str(path), shared=False, size=self.size, dtype=torch.uint8)
+        except RuntimeError as error:  # torch's for all that goes wrong
+            raise OSError(None, str(error)) from error
 
     def views(self, mapped: Tensor, tensors: Tensors) -> list[Tensor]:
         """Return tensors of these shapes and types, as views of the bytes of a file."""

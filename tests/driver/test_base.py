@@ -582,6 +582,47 @@ def test_a_damaged_file_is_written_again_and_another_base_is_refused(tmp_path):
         share(base_of(other), digest, tmp_path)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["once", "never"])
+def test_a_file_that_cannot_be_read_is_written_again(tmp_path, monkeypatch, again):
+    """As another user's; if the new one cannot be read either, a line says so."""
+    network, read = large(), torch.from_file
+    digest = base_digest(base_of(network))
+    share(base_of(network), digest, tmp_path)
+    (path,) = tmp_path.glob("*.base")
+    assert not path.stat().st_mode & 0o222
+    before = path.stat().st_ino
+
+    def refusing(*args, **options):
+        if again or path.stat().st_ino == before:
+            raise RuntimeError(f"unable to open file <{path}>: Permission denied (13)")
+        return read(*args, **options)
+
+    monkeypatch.setattr(torch, "from_file", refusing)
+    if again:
+        with pytest.raises(raysim.errors.DataError, match=r"written: unable to .* denied"):
+            share(base_of(large()), digest, tmp_path)
+    else:
+        share(base_of(large()), digest, tmp_path)
+        assert path.stat().st_ino != before
+
+
+def test_a_file_that_is_removed_as_it_is_mapped_stays(tmp_path, monkeypatch):
+    network, read = large(), torch.from_file
+    digest = base_digest(base_of(network))
+    share(base_of(network), digest, tmp_path)
+    expected = network[0].weight.detach().clone()
+
+    def removing(name, **options):
+        mapped = read(name, **options)
+        Path(name).unlink()
+        return mapped
+
+    monkeypatch.setattr(torch, "from_file", removing)
+    network = large()
+    share(base_of(network), digest, tmp_path)
+    assert torch.equal(network[0].weight, expected) and not [*tmp_path.glob("*.base")]
+
+
 def test_a_damaged_model_beside_a_base_is_taken_from_the_checkpoint(tmp_path):
     result = raysim.run(make_settings(tmp_path / "run"), make_task(UNEQUAL, Backbone))
     before = raysim.load(result.run_dir, Backbone).state_dict()
