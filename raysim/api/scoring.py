@@ -455,7 +455,7 @@ def choice_accuracy(by_length: bool, figures: Array, targets: Array) -> float:
     return float(is_right[order[first]].mean())
 
 
-def with_own_questions(scoring: Scoring, targets: Mapping[str, Array]) -> Mapping[str, Array]:
+def with_own_questions(scoring: Scoring, targets: dict[str, Array]) -> dict[str, Array]:
     """Return targets of several sets, in which no question has the number of another set's.
 
     Args:

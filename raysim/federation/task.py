@@ -213,9 +213,8 @@ def from_task(task: Task, note: Callable[[str], None] = lambda text: None) -> Fe
         numbers = ", ".join(f"{number} is {word}" for number, word in enumerate(labels))
         note(visible(f"labels are numbered: {numbers}"))
     read = _read_labels if task.scoring.classifies else _read_targets
-    as_numbers = {name: read(name, y) for name, y in targets.items()}
-    of_sets = with_own_questions(task.scoring, as_numbers).items()
-    sets = {name: Split(inputs[name], y) for name, y in of_sets}
+    targets = with_own_questions(task.scoring, {name: read(name, y) for name, y in targets.items()})
+    sets = {name: Split(inputs[name], y) for name, y in targets.items()}
     clients, test = [sets[name] for name in names], sets.get("Task.test")
     _check_alike(clients, test)
     sizes = [len(client) for client in clients]
