@@ -43,7 +43,7 @@ from raysim.execution.process import device_of, is_device_error
 from raysim.execution.update_blocks import combined, measured, read_block
 from raysim.federation.base_files import HeldBase
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
-from raysim.federation.federation import Federation, hold_base
+from raysim.federation.federation import Federation, client_named, hold_base
 from raysim.federation.opened import OpenedSamples, memory_cap
 from raysim.federation.samples import blaming_samples
 from raysim.numbers.arrays import Floats
@@ -150,9 +150,9 @@ class Worker:
             check_kernels(self.sequential, few)
         self._jobs = ClientJobs(settings, federation, spec.states, samples)
         self._updates = UpdateFiles(spec.updates)
-        self._evaluated = spec.evaluated
-        self._sizes = federation.training_sizes
-        self.making = Making(self.sequential, self._jobs.job, federation.named)
+        self._evaluated, self._sizes = spec.evaluated, federation.training_sizes
+        named = partial(client_named, federation.names)  # its method would keep all its tensors
+        self.making = Making(self.sequential, self._jobs.job, named)
         self._failed_in_row: set[tuple[int, ...]] = set()
 
     @cached_property

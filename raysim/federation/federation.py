@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -304,7 +304,7 @@ class Federation:
 
     def named(self, client: int) -> str:
         """Return a client's number as it stands in messages: with its name, if it has one."""
-        return named(client, self.names[client] if self.names else "")
+        return client_named(self.names, client)
 
     def place(self, split: str, row: int) -> str:
         """Return the name of a task's sample in errors: `client 3, sample 5`."""
@@ -337,6 +337,11 @@ class Federation:
             for name, tensor in base_of(built).items():
                 tensor.started = name in started
         return built
+
+
+def client_named(names: Sequence[str], client: int) -> str:
+    """Return a client's number as it stands in messages: with its name [K], if there are any."""
+    return named(client, names[client] if names else "")
 
 
 def _check_base(network: nn.Module, start: Start) -> None:

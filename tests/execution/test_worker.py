@@ -1,7 +1,9 @@
-"""A worker's report that stacks fail in a row, by which its process may be the cause."""
+"""A worker's report that stacks fail in a row, as its process may be the cause; its memory."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +12,11 @@ import pytest
 from torch import nn
 
 from raysim.execution.messages import Failure, WorkerResult
-from raysim.execution.worker import Worker
+from raysim.execution.worker import Worker, WorkerSpec
 from raysim.federation.base_files import HeldBase
+from raysim.federation.task import from_task
 from raysim.storage.trace import Stopwatch
+from tests.tasks import EQUAL, make_settings, make_task
 
 
 class FakeWorker(Worker):
@@ -52,3 +56,13 @@ def test_what_is_held_of_an_evaluation_stays_where_clients_are_handed_over():
     worker.train(None, [(1,)])
     assert worker.take("train").scores == {}
     assert worker.take("evaluate").scores.keys() == {(0, 0)}
+
+
+def test_a_worker_keeps_no_tensors_of_the_federation(tmp_path):
+    """Its network has them, in memory that processes share: else each would have them once more."""
+    federation = from_task(make_task(EQUAL))
+    left = weakref.ref(federation)
+    worker = Worker(WorkerSpec(make_settings(tmp_path), federation, tmp_path, tmp_path))
+    del federation
+    gc.collect()
+    assert worker and not left()
