@@ -549,6 +549,13 @@ def test_bad_ranks_and_parts_are_refused(tmp_path, given, message):
     assert_refused(tmp_path, overrides, message, MODEL)
 
 
+@pytest.mark.parametrize("method", ["fedex_lora", "flexlora", "flora", "hetlora"])
+def test_what_is_no_change_is_not_divided_by_the_expected_clients(tmp_path, method):
+    given = {"method.name": method, "aggregation.weighting": "fixed"}
+    message = rf"method\.name={method}: does not go with aggregation\.name=mean, .* divides changes"
+    assert_refused(tmp_path, given, message, MODEL)
+
+
 @pytest.mark.parametrize("method", ["flexlora", "flora", "hetlora", "rolora"])
 def test_no_optimizer_is_kept_for_rows_that_the_server_replaces(method):
     given = {"method.name": method, "local.keep": True, "local.momentum": 0.9}
