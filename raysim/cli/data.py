@@ -87,8 +87,9 @@ def show(
         paths = prepared(settings.data, data_root(), listener.preparing)
     train = open_prepared(settings.data, paths["train"])
     indices = settings.partition.client_indices(train, settings.clients, settings.seed)
-    classes = network_size(settings.dataset, lambda: train)[1]
-    labels = train.y if settings.dataset.scoring.classifies else np.zeros(len(train), np.int64)
+    labels, classes = np.zeros(len(train), np.int64), 1
+    if settings.dataset.scoring.classifies:
+        labels, classes = train.y, network_size(settings.dataset, lambda: train)[1]
     names = settings.partition.names_of(train, indices)
     held = data_page.count(indices, labels, classes, names, class_names(settings.dataset, paths))
     heading = data_page.title(settings)

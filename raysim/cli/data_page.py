@@ -116,8 +116,8 @@ def without_target(start: str, changes: Mapping[str, Any]) -> RenderableType | N
     if not isinstance(dataset, Files):
         return None
     source = next(iter(dataset.sources(data_root()).values()))
-    if not source.names or target_of(source, dataset):  # an archive is not read yet
-        return None
+    if not source.names or dataset.is_language or target_of(source, dataset):
+        return None  # an archive is not read yet
     columns, rows = found_columns(source)
     table = Table("column", "holds", Column("missing", justify="right"), box=None)
     for column in columns:

@@ -19,6 +19,7 @@ from raysim.errors import DataError, SettingsError
 from raysim.samples.client_indices import ListedIndices
 from raysim.workloads.partitions.resample import Resample
 from tests.cli.test_app import raysim_command  # noqa: F401 - a fixture
+from tests.texts import write_tokenizer
 
 
 def holdings(counts: list[list[int]]):
@@ -164,3 +165,14 @@ def test_a_table_without_a_target_shows_its_columns(raysim_command, tmp_path, mo
     assert code == 0, err
     assert "target 'spam' (2 classes); clients 'domain'" in out
     assert "natural_or_iid, clients=3" in out and "1 (b.org)" in out
+
+
+@pytest.mark.parametrize("columns", [["prompt=ask", "answer=reply"], ["text=ask"]])
+def test_prompts_and_texts_without_a_target_show_their_clients(raysim_command, tmp_path, columns):  # noqa: F811
+    folder = write_tokenizer(tmp_path / "t", ends=False)
+    rows = [f"{'ab'[n % 2]}.org,buy now,lunch" for n in range(10)]
+    (tmp_path / "asks.csv").write_text("\n".join(["domain,ask,reply", *rows]))
+    given = [*columns, "client=domain", f"model.path={folder}"]
+    code, out, err = raysim_command("data", "show", "asks.csv", *given)
+    assert code == 0, err
+    assert "clients 'domain'" in out and "1 (b.org)" in out and "choose what" not in out

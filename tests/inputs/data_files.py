@@ -417,7 +417,7 @@ CASES = [
         "texts.csv",
         *("dataset.prompt=body", "dataset.answer=a", "dataset.target=none"),
         "dataset.length=2",
-        says=("dataset.prompt='body': the text in row 1 fills dataset.length=2, as 10 do",),
+        says=("the text in row 1 of ", "fills dataset.length=2, as 10 do"),
     ),
     text(
         "texts.csv",

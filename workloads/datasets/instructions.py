@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raysim.api.scoring import LANGUAGE_MODEL, Scoring
+from raysim.errors import DataError
 from raysim.samples.data import NOTES, Progress, Split
 from raysim.samples.preparation import PREPARATION
 from raysim.user_input.limits import DataSeed
@@ -114,7 +115,7 @@ class Instructions(TextDataset):
 
         Raises:
             SettingsError: there is no tokeniser.
-            DataError: its chat template fails.
+            DataError: its chat template fails, or a prompt fills `length`.
         """
         tokeniser = self.tokeniser
         splits = ("train", "test", NOTES, PREPARATION)
@@ -146,7 +147,10 @@ class Instructions(TextDataset):
             prompts, answers, kinds[split] = zip(*rows, strict=True)
             texts = {"prompt": pa.array(prompts), "answer": pa.array(answers)}
             batches[split] = text.tokenised(pa.record_batch(texts))
-        text.check(Path("instructions"), "refuse")
+        if text.short:
+            raise DataError(
+                f"dataset.length={self.length}: {len(text.short)} prompts fill it; must be larger"
+            )
         about = {
             NOTES: text.notes(),
             PREPARATION: [ColumnsOfRun.of([text], "refuse").model_dump_json()],

@@ -125,8 +125,8 @@ class TextDataset(Dataset):
         """
         if self.tokenizer is None:
             raise SettingsError(
-                f"{self.text_setting}: needs a tokeniser: model.name=huggingface model.path=FOLDER,"
-                " or dataset.tokenizer=FOLDER"
+                f"{self.text_setting}: needs a tokeniser, that of a run's model (model.name="
+                "huggingface model.path=FOLDER) or of dataset.tokenizer=FOLDER"
             )
         return Tokeniser.of(self.tokenizer, self._named_by)
 

@@ -8,6 +8,7 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 
+from raysim.errors import DataError
 from raysim.federation.prepared import open_prepared, prepared
 from raysim.workloads.datasets.instructions import DAYS, TASKS, Instructions
 from tests.texts import numbers, write_tokenizer
@@ -61,3 +62,10 @@ def test_tokens_of_prompts_and_answers_by_kind(tmp_path, split):
     assert samples.y[0][counted].tolist() == ids[-2:]
     assert samples.columns["client"][0] == kind
     assert np.unique(samples.columns["kind"]).tolist() == sorted(TASKS)
+
+
+def test_a_length_that_prompts_fill_is_refused(tmp_path):
+    write_tokenizer(tmp_path / "tokenizer", ends=False)
+    data = SMALL.model_copy(update={"tokenizer": str(tmp_path / "tokenizer"), "length": 4})
+    with pytest.raises(DataError, match=r"dataset.length=4: \d+ prompts fill it; must be larger$"):
+        prepared(data, tmp_path, lambda *_: None)

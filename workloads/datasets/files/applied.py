@@ -263,7 +263,8 @@ class NewRows:
         """
         features = tuple(column.made for column in columns.columns)
         for text in (feature for feature in features if isinstance(feature, Text)):
-            text.length = min(text.length, tokens or text.length)
+            if tokens and tokens < text.length:
+                text.length, text.limit = tokens, "the most that the model takes"
         texts = frozenset(feature.name for feature in features if isinstance(feature, Text))
         source = _source(path, _look(features, stored, image_size), texts)
         if len(features) == len(source.images) == 1:

@@ -362,7 +362,8 @@ class Samples:
         needed = roles.needed(choice.missing)
         whole = {name: Rows(source, roles.used, needed=needed) for name, source in sources.items()}
         progress("read files", 0, 3)
-        kinds, notes = _kinds(whole, roles, choice)
+        short = text if isinstance(text, Language) else None
+        kinds, notes = _kinds(whole, roles, choice, short)
         _check_missing(kinds, roles, choice)
         notes += _filled(kinds, choice)
         rows = _divided(sources, roles, choice)
@@ -504,9 +505,9 @@ def _raw_sizes(features: Sequence[Feature]) -> list[str]:
 
 
 def _kinds(
-    rows: Mapping[str, Rows], roles: Roles, choice: Choice
+    rows: Mapping[str, Rows], roles: Roles, choice: Choice, text: Language | None
 ) -> tuple[dict[str, Kind], tuple[str, ...]]:
-    """Return the kinds of columns, of several sources together, and a line on rows left out."""
+    """Return the kinds of columns, of several sources together, and lines on rows left out."""
     names_by_setting = {
         name: getattr(choice, name) for name in ("leave_out", "categories", "dates")
     }
@@ -534,10 +535,8 @@ def _kinds(
             for name in names:
                 see = _looked_at(kinds[name], name, roles, choice)
                 see(batch[name], batch.schema.field(name), place)
-    if not left_out:
-        return kinds, ()
     path = next(iter(rows.values())).source.path
-    return kinds, (_rows_left_out(path, left_out, total, roles, choice.missing),)
+    return kinds, _rows_left_out(path, left_out, total, roles, choice.missing, text=text)
 
 
 def _looked_at(
@@ -551,8 +550,10 @@ def _looked_at(
     return kind.see_dates if name in choice.dates else kind.see
 
 
-def _rows_left_out(path: Path, left_out: int, total: int, roles: Roles, missing: Missing) -> str:
-    """Return a line on rows that are left out.
+def _rows_left_out(
+    path: Path, left_out: int, total: int, roles: Roles, missing: Missing, *, text: Language | None
+) -> tuple[str, ...]:
+    """Return lines on rows that are left out, as they lack a value or a token to predict.
 
     Raises:
         DataError: all are.
@@ -560,12 +561,14 @@ def _rows_left_out(path: Path, left_out: int, total: int, roles: Roles, missing:
     lacked = "a value"
     if roles.needed(missing) != roles.used:
         lacked = f"a value of {' or '.join(map(shown, roles.of_samples))}"
-    if left_out == total:
+    if left_out == total > 0:
         raise DataError(
             f"{path}: all {total} rows lack {lacked}, so that dataset.missing={missing} leaves"
             " none; dataset.leave_out=COLUMN goes on without a column"
         )
-    return f"{left_out} of {total} rows lack {lacked}, and are left out"
+    lacking = left_out - len(text.short if text else ())
+    lines = [f"{lacking} of {total} rows lack {lacked}, and are left out"] if lacking else []
+    return (*lines, *(text.left_out() if text else ()))
 
 
 def _place(source: Source, rows: Array, above: Path, index: int) -> str:

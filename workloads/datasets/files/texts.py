@@ -8,7 +8,7 @@ Legend: n rows of a batch, T tokens of an input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -51,6 +51,7 @@ class Text:
         cut: Number of them that were cut.
         numbers: Whether all texts are numbers.
         held: Columns of the source that is read in which there is a text.
+        limit: Why inputs have no more tokens, for a line on new texts.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Text:
     cut: int = 0
     numbers: bool = True
     held: set[str] = field(default_factory=set)
+    limit: str = "dataset.length of the run"
     size: ClassVar[float] = 0.0
     """Size of the largest input: token numbers are no sizes."""
 
@@ -128,7 +130,7 @@ class Text:
             return []
         return [
             f"{self.cut} of {self.count} texts of {shown(self.name)} are cut, at {self.length}"
-            " tokens, the most that the model takes"
+            f" tokens, {self.limit}"
         ]
 
     def notes(self) -> list[str]:
@@ -181,13 +183,15 @@ class Language(Text):
 
     Attributes:
         answer: Column of answers; empty where all tokens of a text count.
-        rows: Number of rows.
-        short: Rows, from 1, without a token to predict: a prompt fills all, or a text has one.
+        rows: Number of rows of the source that is read.
+        origin: Returns the file and the row in it, from 0, of a row of that source.
+        short: Places of rows without a token to predict: a prompt fills all, or a text has one.
     """
 
     answer: str = ""
     rows: int = 0
-    short: list[int] = field(default_factory=list)
+    origin: Callable[[int], tuple[Path, int]] | None = None
+    short: list[str] = field(default_factory=list)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -217,10 +221,15 @@ class Language(Text):
                 self.count += 1
                 self.longest = max(self.longest, len(tokens) - 1)
             else:
-                self.short.append(self.rows + row + 1)
+                self.short.append(self._place(self.rows + row))
         self.rows += len(batch)
         columns = [pa.array(ids, IDS), pa.array(starts, pa.int32())]
         return pa.record_batch(columns[: len(self.columns)], schema=self.schema)
+
+    def _place(self, row: int) -> str:
+        """Return the place of a row of the source that is read."""
+        path, row = self.origin(row) if self.origin else (None, row)
+        return f"row {row + 1}" + (f" of {path}" if path else "")
 
     def _whole(self, texts: list[str]) -> Iterator[tuple[Ids, int]]:
         """Yield the tokens of texts, and the first that counts of each."""
@@ -272,8 +281,8 @@ class Language(Text):
         if not self.cut:
             return []
         return [
-            f"{self.cut} texts of {shown(self.name)} have more than {self.length} tokens, the most"
-            " that the model takes, and have no prediction"
+            f"{self.cut} texts of {shown(self.name)} have more than {self.length} tokens,"
+            f" {self.limit}, and have no prediction"
         ]
 
     def targets(self, batch: pa.RecordBatch) -> Array:
@@ -300,14 +309,32 @@ class Language(Text):
         Raises:
             DataError: some have none, and are not to be left out.
         """
-        where = f"dataset.{self.settings[0]}={shown(self.name)}"
-        if self.short and not (self.count and missing != "refuse"):
-            why = "fills" if self.answer else "has no second token within"
-            raise DataError(
-                f"{where}: the text in row {self.short[0]} {why} dataset.length={self.length}, as"
-                f" {len(self.short)} do; a larger length keeps them, dataset.missing=drop leaves"
-                " them out"
-            )
+        if not self.short or (self.count and missing != "refuse"):
+            return
+        where = f"dataset.{self.settings[0]}={shown(self.name)}: the text in {self.short[0]}"
+        advice = ["dataset.missing=drop leaves them out"] if self.count else []
+        why = "has fewer than two tokens, so that there is none to predict"
+        if self.answer:
+            why = f"fills dataset.length={self.length}"
+            advice.insert(0, "a larger length keeps them")
+        told = "; ".join([f"{why}, as {len(self.short)} do", ", ".join(advice)])
+        raise DataError(f"{where} {told.removesuffix('; ')}")
+
+    def left_out(self) -> list[str]:
+        """Return a line on rows without a token to predict, if there are any."""
+        if not self.short:
+            return []
+        count, name = len(self.short), shown(self.name)
+        if self.answer:
+            return [
+                f"{count} prompts of {name} fill dataset.length={self.length}, which leaves no room"
+                f" for an answer, and are left out, {self.short[0]} first; dataset.length=N keeps"
+                " them"
+            ]
+        return [
+            f"{count} texts of {name} have fewer than two tokens, so that there is none to predict,"
+            " and are left out"
+        ]
 
 
 @dataclass
@@ -373,6 +400,8 @@ def with_tokens(source: Source, text: Text, path: Path) -> Source:
         DataError: a column holds no text.
     """
     text.held, rows = set(), 0
+    if isinstance(text, Language):
+        text.rows, text.origin = 0, source.file_of
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, text.schema) as writer:
         for batch in source.read(text.columns):
             writer.write_batch(text.tokenised(batch))

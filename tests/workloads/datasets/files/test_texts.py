@@ -163,11 +163,51 @@ def test_all_tokens_of_a_text_count_without_a_target(table, tokenizer):
 
 def test_prompts_that_leave_no_room_are_refused_or_left_out(tmp_path):
     folder = write_tokenizer(tmp_path / "t", ends=False)
-    line = r"dataset\.prompt='ask': the text in row 1 fills dataset\.length=2, as 2 do"
+    line = (
+        r"dataset\.prompt='ask': the text in row 1 of .*pairs\.csv fills dataset\.length=2, as 2 do"
+    )
     with pytest.raises(DataError, match=line):
         pairs(tmp_path, tokenizer=str(folder), length=2)
     with pytest.raises(DataError, match="the training set has no samples"):
         pairs(tmp_path, tokenizer=str(folder), length=2, missing="drop")
+
+
+SHORT = {
+    "prompts": ({"prompt": "body", "answer": "spam", "length": 3}, "2 prompts of 'body' fill dat"),
+    "texts": ({"text": "body"}, "2 texts of 'body' have fewer than two tokens, so that there is"),
+}
+TRAINING = ["cheap pills", "at noon we meet", None, "at noon we meet", "buy now"]
+
+
+@pytest.mark.parametrize("missing", ["drop", "mean"])
+@pytest.mark.parametrize("case", SHORT)
+def test_texts_without_a_token_to_predict_are_told_apart(tmp_path, case, missing):
+    """The test set has one of them in row 2."""
+    given, line = SHORT[case]
+    chosen = {**given, "missing": missing, "split": str(tmp_path / "test.json")}
+    chosen |= {"tokenizer": str(write_tokenizer(tmp_path / "t", ends=False))}
+    long = {"prompts": "at noon we meet", "texts": "noon"}[case]
+    texts = [long if text == "at noon we meet" else text for text in TRAINING]
+    for name, bodies in {"train": [*texts[:3], *texts[4:]], "test": texts[:2]}.items():
+        rows = [{"body": text, "spam": "yes"} for text in bodies]
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows))
+    prepared_by = dataset(tmp_path / "train.json", **chosen)
+    lines = notes_of(prepared(prepared_by, tmp_path / "data", lambda *_: None))
+    assert any(each.startswith("1 of 6 rows lack a value") for each in lines)
+    (told,) = [each for each in lines if each.startswith(line)]
+    assert ("dataset.length=N keeps them" in told) is (case == "prompts")
+    del chosen["missing"]
+    (tmp_path / "train.json").write_text(json.dumps([{"body": "buy now", "spam": "yes"}] * 2))
+    with pytest.raises(DataError, match=r"the text in row 2 of .*test\.json") as error:
+        read(tmp_path / "train.json", tmp_path / "data", **chosen)
+    assert ("a larger length" in str(error.value)) is (case == "prompts")
+
+
+def test_a_question_that_is_too_long_is_named_by_its_row(tmp_path):
+    training = [{"ask": "buy now", "reply": "4", "who": "a"}] * 2
+    questions = [*QUESTIONS[:2], {**QUESTIONS[0], "ask": "cheap pills at noon"}]
+    with pytest.raises(DataError, match=r"the text in row 3 of .*test\.json fills .*, as 3 do"):
+        asked(tmp_path, questions, training, length=3)
 
 
 @pytest.mark.parametrize("prompt", ["word " + " " * 400 + "add 1 2", "x" * 400 + " add 1 2"])
@@ -177,7 +217,7 @@ def test_a_prompt_that_is_cut_by_its_characters_fills(tmp_path, prompt):
     layouts.text(tmp_path / "long.csv", {**PAIRS, "ask": asks, "part": ["train"] * 2 + ["test"]})
     chosen = {"prompt": "ask", "answer": "reply", "split": "part", "length": 10}
     chosen |= {"tokenizer": str(folder)}
-    with pytest.raises(DataError, match=r"row 1 fills dataset\.length=10, as 1 do"):
+    with pytest.raises(DataError, match=r"row 1 of .*long\.csv fills dataset\.length=10, as 1 do"):
         read(tmp_path / "long.csv", tmp_path / "data", **chosen)
     found = read(tmp_path / "long.csv", tmp_path / "data", **chosen, missing="drop")
     assert len(found["train"].x) == 1
@@ -324,7 +364,7 @@ REFUSED = {
     "no such column": ({"text": "bodi"}, "dataset.text='bodi': no such column"),
     "numbers": ({"text": "size"}, "dataset.text='size': holds numbers alone"),
     "empty cells": ({"missing": "refuse"}, "column 'body': 1 value is missing, in row 5"),
-    "no tokeniser": ({"tokenizer": None}, "dataset.text='body': needs a tokeniser"),
+    "no tokeniser": ({"tokenizer": None}, "text='body': needs a tokeniser, that of a run's model"),
     "no folder": ({"tokenizer": "nowhere"}, "dataset.tokenizer=nowhere: no such folder"),
     "no answer": ({"text": None, "target": None, "prompt": "body"}, "needs dataset.answer, too"),
     "no prompt": ({"text": None, "answer": "body"}, "answer='body': needs dataset.prompt, too"),
@@ -449,7 +489,10 @@ def test_new_texts_may_be_longer_than_those_of_training(tmp_path, tokenizer, mon
         mean = words["words.weight"][[1, *numbers(text), 2]].mean(0)
         logits = words["head.weight"] @ mean + words["head.bias"]
         assert row["p_y"] == pytest.approx(float(logits.softmax(0)[1]), rel=1e-5)
-    assert lines == ["1 of 2 texts of 'body' are cut, at 40 tokens, the most that the model takes"]
+    assert lines == ["1 of 2 texts of 'body' are cut, at 40 tokens, dataset.length of the run"]
+    monkeypatch.setattr("tests.texts.Bag.places", 30, raising=False)
+    _, lines = predicted(run, {"body": ["buy now", "buy now " * 30]})
+    assert lines == ["1 of 2 texts of 'body' are cut, at 30 tokens, the most that the model takes"]
 
 
 def test_a_new_prompt_keeps_its_end_or_has_no_prediction(tmp_path, monkeypatch):
@@ -466,7 +509,7 @@ def test_a_new_prompt_keeps_its_end_or_has_no_prediction(tmp_path, monkeypatch):
     assert (
         texts[0] is None and texts[1] == texts[2] != ""
     )  # by the last token alone: the template's
-    told = "1 texts of 'ask' have more than 20 tokens, the most that the model takes, and have no"
+    told = "1 texts of 'ask' have more than 20 tokens, dataset.length of the run, and have no"
     assert any(line.startswith(told) for line in lines)
     found, _ = predicted(run, {"ask": asks[:1]})
     assert [row["prediction"] for row in found] == [None]
