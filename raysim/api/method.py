@@ -328,6 +328,7 @@ class Method(Recording, ABC):
     def moved(self, model: nn.Module) -> Collection[str]:
         """Return the names of the frozen parameters of the model that the server changes.
 
+        It is asked before and after `network`, which may have added some.
         They are part of the state's group "model", so that clients receive them, but do not train
         them. Leave them out in `finish`: what it returns is sent up, counted and averaged as any
         other tensor. Other frozen parameters are the network's base, which no group has.

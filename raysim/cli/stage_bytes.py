@@ -17,6 +17,7 @@ from raysim.channel import STAGES
 from raysim.cli.live_view import loading
 from raysim.driver.uploads.downlink import expected_bytes
 from raysim.errors import SettingsError
+from raysim.federation.federation import network_of
 from raysim.numbers.encoding import Encoded
 from raysim.numbers.tensors import buffer_names, nbytes, set_base, state_of
 from raysim.user_input import as_typed
@@ -66,7 +67,7 @@ def sizes(source: str) -> list[dict[str, Any]]:
         )
     built = settings.model.build(data.shape, data.classes)
     set_base(built, settings.method.moved(built))
-    network = settings.method.network(built)
+    network = network_of(built, settings.method, settings.seed)
     model = state_of(network)
     base = {"model": model}
     layout = Differences.of(base, {"model": "model"}, base).layout

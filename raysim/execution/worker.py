@@ -43,11 +43,10 @@ from raysim.execution.process import device_of, is_device_error
 from raysim.execution.update_blocks import combined, measured, read_block
 from raysim.federation.base_files import HeldBase
 from raysim.federation.evaluation_sets import EVALUATION_ROWS, EvaluationSet
-from raysim.federation.federation import Federation, client_named, hold_base
+from raysim.federation.federation import Federation, client_named, hold_base, network_of
 from raysim.federation.opened import OpenedSamples, memory_cap
 from raysim.federation.samples import blaming_samples
 from raysim.numbers.arrays import Floats
-from raysim.numbers.seeds import seeded
 from raysim.numbers.tensors import Layout, Tensors, is_finite
 from raysim.numbers.tensors.exact import STACK_BLOCK
 from raysim.numbers.tensors.later import wait_for
@@ -131,8 +130,7 @@ class Worker:
         federation = spec.federation.on_this_node()
         if network is None:
             model = federation.network(settings.seed, settings.method)
-            with seeded(settings.seed, "network"):
-                network = settings.method.network(model)
+            network = network_of(model, settings.method, settings.seed)
             hold_base(federation, network)
         placed = Network(network).placed(self.device)
         self._base = HeldBase.of(placed.module)

@@ -44,7 +44,7 @@ from raysim.federation.prepared import (
 from raysim.federation.samples import not_finite
 from raysim.numbers.arrays import Array
 from raysim.numbers.seeds import seeded, stream
-from raysim.numbers.tensors import Tensors, base_of, set_base, without
+from raysim.numbers.tensors import Tensors, base_of, rebase, set_base, without
 from raysim.samples.arrow import open_split
 from raysim.samples.client_indices import (
     NO_HOLDOUT,
@@ -337,6 +337,24 @@ class Federation:
             for name, tensor in base_of(built).items():
                 tensor.started = name in started
         return built
+
+
+def network_of(model: nn.Module, method: Method, seed: int) -> nn.Module:
+    """Return the network that a method makes of a model, with what is frozen in it as its base.
+
+    Raises:
+        SettingsError: the method fails, or trains a copy of a frozen parameter.
+    """
+    with seeded(seed, "network"):
+        network = call(method, Method.network, model)
+    try:
+        rebase(network, call(method, Method.moved, network))
+    except ValueError as error:
+        raise SettingsError(
+            f"{called(method)}: its network trains {error}, a copy of a frozen parameter, which"
+            " copies share; make a new one, torch.nn.Parameter(old.detach().clone())"
+        ) from error
+    return network
 
 
 def client_named(names: Sequence[str], client: int) -> str:

@@ -108,6 +108,10 @@ class Chain(FedAvg):
         """Return the lines of all methods."""
         return [line for method in self.methods.values() for line in method.notes(network)]
 
+    def moved(self, model: nn.Module) -> frozenset[str]:
+        """Return the names of the frozen parameters that a server of the methods changes."""
+        return frozenset[str]().union(*(m.moved(model) for m in self.methods.values()))
+
     def network(self, model: nn.Module) -> nn.Module:
         """Return the network as the methods wrap it in turn."""
         for member in self.methods.values():

@@ -77,6 +77,13 @@ class FedFusion(FedAvg):
         default=0.9, ge=0, lt=1, description="share of the old lam that the server keeps"
     )
 
+    def moved(self, model: nn.Module) -> frozenset[str]:
+        """Return the names of E_g's parameters that are trained in E_l; none before `network`."""
+        parameters = dict(model.named_parameters())
+        trained = {name for name, p in parameters.items() if p.requires_grad}
+        copies = {FROZEN + n.removeprefix(LOCAL) for n in trained if n.startswith(LOCAL)}
+        return frozenset(copies & parameters.keys())
+
     def network(self, model: nn.Module) -> nn.Module:
         """Return the model with its features stage replaced by the fused one.
 

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from raysim.api.method import ServerState
 from raysim.api.rules import Batch, Outputs, Rules, View
+from raysim.errors import SettingsError
 from raysim.methods.linear_head import class_counts, linear_head, shifted, weight_in
 from raysim.methods.partly_shared import OWN, PartlyShared, finish, names_of
 from raysim.numbers.tensors import Groups, Tensors, nbytes, zeros_like
@@ -82,10 +83,16 @@ class FedRod(PartlyShared):
         """Return the model with a second head.
 
         Raises:
-            SettingsError: the head is not one fully connected layer.
+            SettingsError: the head is not one fully connected layer, or is frozen.
         """
         doubled = copy.deepcopy(model)
-        doubled.head = TwoHeads(linear_head(self, doubled))
+        head = linear_head(self, doubled)
+        if not all(parameter.requires_grad for parameter in head.parameters()):
+            raise SettingsError(
+                f"method.name={self.title}: trains two heads, and the model's is frozen; train it,"
+                " or choose another method"
+            )
+        doubled.head = TwoHeads(head)
         return doubled
 
     def own_tensors(self, network: nn.Module) -> frozenset[str]:

@@ -428,6 +428,69 @@ def test_only_frozen_parameters_can_be_moved(tmp_path):
         raysim.run(make_settings(tmp_path / "run", **options), make_task(UNEQUAL, Backbone))
 
 
+class Freezes(FedAvg):
+    """Trains the head alone."""
+
+    def network(self, model: nn.Module) -> nn.Module:
+        model.hidden.requires_grad_(False)
+        return model
+
+
+class Unfreezes(FedAvg):
+    """Trains all."""
+
+    def network(self, model: nn.Module) -> nn.Module:
+        model.features.requires_grad_()
+        return model
+
+
+class TrainsCopy(FedAvg):
+    def network(self, model: nn.Module) -> nn.Module:
+        model.further = copy.deepcopy(model.features).requires_grad_()
+        return model
+
+
+@pytest.mark.parametrize(("method", "model"), [(Freezes, HeadAlone), (Unfreezes, Unfrozen)])
+def test_what_a_method_freezes_or_trains_is_as_if_the_model_did(tmp_path, method, model):
+    """Inline and in other processes; and the run is loaded."""
+    sizes = tuple(size for size in UNEQUAL if size > 8 and size % 8 != 1)
+    name = f"tests.driver.test_base:{method.__name__}"
+    runs = [
+        ("model", model, {}),
+        ("method", Backbone, {"method.name": name}),
+    ]
+    expected, found = (
+        raysim.run(make_settings(tmp_path / way, rounds=2, **options), make_task(sizes, built))
+        for way, built, options in runs
+    )
+    assert found.params.keys() == expected.params.keys()
+    assert all(torch.equal(found.params[n], expected.params[n]) for n in expected.params)
+    assert found.metrics["bytes_up"].equals(expected.metrics["bytes_up"])
+    loaded = raysim.load(tmp_path / "method", Backbone).state_dict()
+    assert all(torch.equal(loaded[n], found.params[n]) for n in found.params)
+
+
+def test_a_trained_copy_of_a_frozen_parameter_is_refused(tmp_path):
+    options = {"method.name": "tests.driver.test_base:TrainsCopy"}
+    with pytest.raises(raysim.SettingsError, match=r"trains features.0.weight, a copy of a frozen"):
+        raysim.run(make_settings(tmp_path / "run", **options), make_task(UNEQUAL, Backbone))
+
+
+class FrozenHead(SmallNet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.requires_grad_(False)
+
+
+def test_fedrod_refuses_a_frozen_head(tmp_path):
+    line = r"^method.name=fedrod: trains two heads, and the model's is frozen; train it"
+    with pytest.raises(raysim.SettingsError, match=line):
+        raysim.run(
+            make_settings(tmp_path / "run", **{"method.name": "fedrod"}),
+            make_task(UNEQUAL, FrozenHead),
+        )
+
+
 class Counting(Backbone):
     """Changes a frozen tensor in its forward, in place or by another way."""
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
-import torch
 from pydantic import ValidationError
 from safetensors import safe_open
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from raysim.config import Settings, parse
 from raysim.driver.start.base import check_base, read_base, restore_base, sealed_base
 from raysim.driver.start.identity import check_model_files
 from raysim.errors import RaysimError, RunError, SettingsError
-from raysim.federation.federation import Start, load_tensors, model_builder
+from raysim.federation.federation import Start, load_tensors, model_builder, network_of
 from raysim.federation.prepared import network_size, open_prepared, prepared
 from raysim.numbers.seeds import seeded
 from raysim.numbers.tensors import Tensors, set_base, state_of, unset_base
@@ -151,8 +150,7 @@ def _with_tensors(
     parts = [built]
     try:
         set_base(built, settings.method.moved(built))
-        with torch.random.fork_rng(devices=[]):
-            network = settings.method.network(built)
+        network = network_of(built, settings.method, settings.seed)
         parts.append(network)
         restore_base(network, run_dir)
         check_base(network, run_dir)

@@ -4,7 +4,7 @@ In: tensors of methods and networks. Out: sets, flat buffers and sums, the same 
 Imported by all of raysim; imports only errors.
 """
 
-from raysim.numbers.tensors.base import base_of, is_base, set_base, unset_base
+from raysim.numbers.tensors.base import base_of, is_base, rebase, set_base, unset_base
 from raysim.numbers.tensors.normal import standard_normal
 from raysim.numbers.tensors.sets import (
     CPU,
@@ -62,6 +62,7 @@ __all__ = [
     "number_beside",
     "only",
     "parameter_names",
+    "rebase",
     "set_base",
     "standard_normal",
     "state_of",

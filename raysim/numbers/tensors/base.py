@@ -12,7 +12,7 @@ complex numbers that are not persistent, such as the frequencies of rotary posit
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -72,16 +72,39 @@ def set_base(network: nn.Module, moved: Collection[str] = ()) -> None:
         network: The network.
         moved: Names of frozen parameters that a method's server changes, which are no part of it.
     """
-    parameters = dict(network.named_parameters())
-    trained = _Memory(p for p in parameters.values() if p.requires_grad)
-    for name, parameter in parameters.items():
-        if parameter.requires_grad or name in moved or trained.holds(parameter):
-            continue
-        if type(parameter) is nn.Parameter:
-            parameter.__class__ = BaseParameter
+    trained = _freeze(dict(network.named_parameters()), moved)
     for buffer in _unmoved_buffers(network, trained):
         if type(buffer) is Tensor:
             buffer.__class__ = BaseBuffer
+
+
+def rebase(network: nn.Module, moved: Collection[str]) -> None:
+    """Let the base of a model, of which a method has made a network, follow what it has frozen.
+
+    Parameters that it has frozen are of the base, those that it trains are not. Its own buffers are
+    none of the base's.
+
+    Args:
+        network: The network.
+        moved: As of `set_base`.
+
+    Raises:
+        ValueError: it trains a frozen parameter of which it has another copy; the copies are one.
+    """
+    parameters = dict(network.named_parameters())
+    everywhere = [id(p) for _, p in network.named_parameters(remove_duplicate=False)]
+    for name, parameter in parameters.items():
+        if is_base(parameter) and (parameter.requires_grad or name in moved):
+            if everywhere.count(id(parameter)) > 1:
+                raise ValueError(name)
+            unset: Any = parameter
+            unset.__class__ = nn.Parameter
+    trained = _freeze(parameters, moved)
+    unmoved = {id(buffer) for buffer in _unmoved_buffers(network, trained)}
+    for buffer in network.buffers():
+        if is_base(buffer) and id(buffer) not in unmoved:
+            unset = buffer
+            unset.__class__ = Tensor
 
 
 def unset_base(network: nn.Module) -> None:
@@ -120,6 +143,17 @@ def resting(network: nn.Module) -> list[nn.Module]:
         if lasting and all(map(is_base, own)) and not isinstance(module, nn.RNNBase):
             found.append(module)
     return found
+
+
+def _freeze(parameters: Mapping[str, nn.Parameter], moved: Collection[str]) -> _Memory:
+    """Make frozen parameters a base's; return the memory of the trained ones."""
+    trained = _Memory(p for p in parameters.values() if p.requires_grad)
+    for name, parameter in parameters.items():
+        if parameter.requires_grad or name in moved or trained.holds(parameter):
+            continue
+        if type(parameter) is nn.Parameter:
+            parameter.__class__ = BaseParameter
+    return trained
 
 
 def _like(tensor: Tensor, values: Tensor) -> Tensor:

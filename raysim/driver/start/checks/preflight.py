@@ -28,11 +28,10 @@ from raysim.driver.start.checks.samples import (
 )
 from raysim.driver.start.parts import RunParts
 from raysim.errors import SettingsError
-from raysim.federation.federation import Federation, sample_dtype
+from raysim.federation.federation import Federation, network_of, sample_dtype
 from raysim.federation.opened import OpenedSamples
 from raysim.federation.several_inputs import LAYOUT, SeveralInputs
 from raysim.federation.task import Task
-from raysim.numbers.seeds import seeded
 from raysim.numbers.tensors import CPU, nbytes
 from raysim.storage.client_states import NEVER, ClientStates
 from raysim.storage.run_state import RunState
@@ -53,8 +52,7 @@ def initial_checkpoint(settings: Settings, federation: Federation) -> tuple[nn.M
     check_model(model, method, settings.engine.precision)
     if method.staged:
         _check_stages(method, model)
-    with seeded(settings.seed, "network"):
-        network = call(method, Method.network, model)
+    network = network_of(model, method, settings.seed)
     clients, participants = len(federation.training_sizes), len(settings.participants)
     never = np.full((clients, len(NEVER)), NEVER)
     state, history = _initial_state(method, settings.server_rule, network), History.empty(clients)
