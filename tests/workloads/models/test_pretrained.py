@@ -401,6 +401,7 @@ FILES: dict[str, tuple[dict[str, Any], str]] = {
     "code": (CODE, "needs code of its own, which is never"),
     "attention": (MPNET, "transformers has its attention without scaled_dot_product_attention"),
     "capped": ({"final_logit_softcapping": 30.0}, "caps logits .final_logit_softcapping."),
+    "pooled": ({"classifier_pooling": "mean"}, "reads the attention mask outside of attention"),
     "unknown": ({"model_type": "abacus"}, "cannot be read: .*abacus"),
     "both": ({"is_encoder_decoder": True}, "is an encoder with a decoder"),
     "width": ({"intermediate_size": 50}, "its weights are not of its config.json: bert.encoder"),
