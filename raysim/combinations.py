@@ -914,7 +914,7 @@ RULES = (
     ),
     Rule(
         Kind(
-            "methods whose trained clients send more than what has moved",
+            "methods that send more than what has moved",
             _of_passes(
                 lambda seen: (
                     seen.pass_.epochs and not seen.pass_.pooled and ([*seen.rows] or _unmoved(seen))

@@ -44,7 +44,7 @@ CONCERNS: Mapping[str, Concern] = {
     "masks": Concern(
         "(?i:mask)|(?i:secure_?sum)|shares_places|sums_numbers|is_shared|key_stream",
         ("raysim/channel/masks.py",),
-        r"masked_fill|MaskedArray|_Masking|^masked?$|attention_mask|MASKED_LM",
+        r"masked_fill|MaskedArray|_Masking|^masked?$|attention.mask|MASKED_LM",
     ),
     "gaussian": Concern(
         "(?i:gaussian)", ("raysim/channel/gaussian.py",), r"attack\.gaussian|_gaussian|gaussian_inf"

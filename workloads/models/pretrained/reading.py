@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 POOLER = "pooler."
 """Part of the names of weights that the file of an encoder may lack."""
-BY_MASK = {"model_type": ("esm",), "classifier_pooling": ("mean", "late")}
+ELSEWHERE = {"model_type": ("esm",), "classifier_pooling": ("mean", "late")}
 """Settings of networks that read the mask [B, T] in other places than attention."""
 
 
@@ -209,11 +209,11 @@ def _check_inputs(model: HuggingFace, network: Any, tokens: int, classes: int) -
             )
     if capped := [k for k, v in config.to_dict().items() if v and "logit" in k and "cap" in k]:
         raise SettingsError(f"{origin}: caps logits ({capped[0]}), which is not supported")
-    if masked := [n for n, values in BY_MASK.items() if getattr(config, n, None) in values]:
-        value = getattr(config, masked[0])
+    if elsewhere := [n for n, values in ELSEWHERE.items() if getattr(config, n, None) in values]:
+        value = getattr(config, elsewhere[0])
         raise SettingsError(
-            f"{origin}: reads the attention mask outside of attention ({masked[0]}={value}), which"
-            " is not supported"
+            f"{origin}: reads the attention mask outside of attention ({elsewhere[0]}={value}),"
+            " which is not supported"
         )
 
 
