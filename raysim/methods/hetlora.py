@@ -72,9 +72,8 @@ class HetLora(Ranked):
 
     Helps where clients' devices differ: a weak one trains and sends a few rows and columns of the
     same adapter. Costs a norm of the tail a step, and on the server a rank of each client that has
-    pruned. Against FedAvg clients of a low rank save bytes;
-    their zeros pull the last rows and columns to 0 where a client of the round has these, against
-    which the weights by norm act.
+    pruned. Against FedAvg clients of a low rank save bytes. Their zeros pull the last rows and
+    columns to 0 where a client of the round has these; the weights by norm act against that.
     """
 
     without_ranks: ClassVar[str] = "leave out method.ranks and set method.gamma=1"
