@@ -923,7 +923,7 @@ RULES = (
             "result",
         ),
         DIVIDING,
-        "which at its settings divides changes, and what clients send as {words} is none",
+        "which at its settings divides changes; clients send {words}, which is no change",
         ARRIVED,
     ),
     Rule(

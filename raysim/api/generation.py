@@ -36,7 +36,7 @@ def likeliest_tokens(
         forward: Returns logits [B, T, V] of tokens; not called again once all rows have ended.
         x: Prompts [B, T] of one token at least, padded on the right with NO_TOKEN.
         steps: Most tokens S.
-        ends: Tokens of which each ends a row, and is left out.
+        ends: Tokens that end a row; the row is returned without them.
         places: Most tokens T that `forward` takes, as many as the prompts have at least; None for
             any number.
     """

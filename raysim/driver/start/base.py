@@ -29,7 +29,7 @@ from raysim.storage.run_directory import RunDirectory
 def kept_base(settings: Settings, federation: Federation, network: nn.Module) -> Tensors:
     """Return the tensors of a network's base that a run directory holds: of a task's, all.
 
-    Of another network's, those that its files do not have: drawn ones, and those of `start_from`.
+    Of a pretrained network's, drawn tensors and tensors of `start_from`, which its files lack.
     """
     base = base_of(network)
     if federation.preparation is None:
@@ -103,7 +103,7 @@ def with_base(
         RunError: the run directory's file of frozen tensors is damaged, or another network's.
         DataError: the base cannot be written.
     """
-    if run_dir.begun:  # else the file is that of an attempt without a checkpoint
+    if run_dir.begun:  # else an attempt without a checkpoint left the file
         restore_base(network, run_dir)
     base, sent = base_of(network), kept_base(settings, federation, network)
     if nbytes({BASE: sent}) >= LEAST_SHARED:
