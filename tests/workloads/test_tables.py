@@ -264,7 +264,7 @@ OWN = {
         "others": ("FLoRA", "FedEx-LoRA", "FedDPA", "local"),
         "steps": (10, 4, 4),
     },
-    "adapters-privacy": {"trained": ("FedIT", "FFA-LoRA"), "others": (), "steps": (15, 10, 3)},
+    "adapters-privacy": {"trained": ("FedIT", "FFA-LoRA"), "others": (), "steps": (15, 10, 2)},
 }
 """Rows of tables that no paper prints, and their rounds, clients of a round and steps of each."""
 
