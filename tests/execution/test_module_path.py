@@ -31,9 +31,9 @@ WORKER = """
 import json, pickle, sys
 import ray.cloudpickle
 
-here, packed = sys.argv[1:]
+here = sys.argv[1]
 sys.path[:0] = [here, "/nowhere/of-the-worker"]
-actor = pickle.loads(bytes.fromhex(packed))({"given": 1})
+actor = pickle.load(sys.stdin.buffer)({"given": 1})
 path = [entry for entry in sys.path if entry == here or entry.startswith("/nowhere")]
 last = sys.path[-1] == here
 print(json.dumps([actor.describe("asked"), path, last, sys.modules["raysim"].__file__]))
@@ -66,9 +66,9 @@ def hostile(tmp_path, monkeypatch) -> str:
 
 def started(here: str, kind: type = Plain) -> list[object]:
     """Start the stand-in in a new process, as Ray does: with the working directory first."""
-    packed = cloudpickle.dumps(with_driver_path(kind)).hex()
-    command = [sys.executable, "-c", WORKER, here, packed]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
+    packed = cloudpickle.dumps(with_driver_path(kind))
+    command = [sys.executable, "-c", WORKER, here]
+    done = subprocess.run(command, input=packed, check=True, capture_output=True, cwd="/")
     return json.loads(done.stdout)
 
 
@@ -178,8 +178,8 @@ def test_an_actor_has_the_order_of_the_driver(hostile, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(HOME))
     with pytest.raises(subprocess.CalledProcessError) as failed:
         started(hostile)
-    assert "hides a package" in failed.value.stderr
-    assert "platformdirs.py" in failed.value.stderr and "raysim.py" not in failed.value.stderr
+    said = failed.value.stderr.decode()
+    assert "hides a package" in said and "platformdirs.py" in said and "raysim.py" not in said
 
 
 @pytest.mark.parametrize(
