@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -67,11 +68,12 @@ class Child:
 
 
 def _work(work: Callable[[], Any], files: list[IO[str]]) -> None:
-    """Do the work of a child, and end it."""
+    """Do the work of a child, and end it; one that hangs writes where, before it is ended."""
     code: Any = 1
     try:
         for number, file in enumerate(files, 1):
             os.dup2(file.fileno(), number)
+        faulthandler.dump_traceback_later(SECONDS - 5, file=2)
         os.setpgid(0, 0)  # Ctrl-C at the terminal is the parent's
         work()
         code = 0
