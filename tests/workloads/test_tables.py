@@ -262,7 +262,7 @@ OWN = {
     "adapters-2": {
         "trained": ("FedIT", "FFA-LoRA", "FedSA-LoRA", "RoLoRA", "FlexLoRA", "HetLoRA"),
         "others": ("FLoRA", "FedEx-LoRA", "FedDPA", "local"),
-        "steps": (8, 4, 4),
+        "steps": (4, 4, 2),
     },
     "adapters-privacy": {"trained": ("FedIT", "FFA-LoRA"), "others": (), "steps": (15, 10, 2)},
 }
